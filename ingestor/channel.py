@@ -1,0 +1,86 @@
+"""Bounded hand-over between stages, and the one place where stages run side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Channel(Generic[T]):
+    """A queue with a bound and an end.
+
+    `close()` says that all is sent: call it after success only, once for each producer. A producer that fails leaves the channel
+    open; its TaskGroup then cancels whoever waits.
+
+    Args:
+        depth: items that may wait; a sender beyond that waits.
+        producers: how many `close()` make the end.
+    """
+
+    def __init__(self, depth: int, producers: int = 1) -> None:
+        self._depth = depth
+        self._open = producers
+        self._items: deque[T] = deque()
+        self._changed = asyncio.Condition()
+        self.waited_for_item_s = 0.0
+        self.waited_for_room_s = 0.0
+
+    async def send(self, item: T) -> None:
+        """Hand over one item; waits while the channel is full."""
+        async with self._changed:
+            if len(self._items) >= self._depth:
+                since = time.perf_counter()
+                await self._changed.wait_for(lambda: len(self._items) < self._depth)
+                self.waited_for_room_s += time.perf_counter() - since
+            self._items.append(item)
+            self._changed.notify_all()
+
+    async def close(self) -> None:
+        """One producer has sent everything."""
+        async with self._changed:
+            self._open -= 1
+            self._changed.notify_all()
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        async with self._changed:
+            if not self._items and self._open:
+                since = time.perf_counter()
+                await self._changed.wait_for(lambda: bool(self._items) or not self._open)
+                self.waited_for_item_s += time.perf_counter() - since
+            if not self._items:
+                raise StopAsyncIteration
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+
+
+@dataclass(slots=True)
+class StageTime:
+    """Where a stage's time went, in seconds. Busy is what is left when the waiting is taken off."""
+
+    busy_s: float = 0.0
+    waiting_for_input_s: float = 0.0
+    waiting_for_room_s: float = 0.0
+
+    def add(self, other: StageTime) -> None:
+        self.busy_s += other.busy_s
+        self.waiting_for_input_s += other.waiting_for_input_s
+        self.waiting_for_room_s += other.waiting_for_room_s
+
+
+async def pump(stage: AsyncGenerator[T, None], out: Channel[T]) -> None:
+    """Drive one stage to its end and send what it yields; closes `out` on success only."""
+    async with aclosing(stage) as items:
+        async for item in items:
+            await out.send(item)
+    await out.close()

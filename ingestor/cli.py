@@ -1,0 +1,5 @@
+"""Commands, signals and exit codes."""
+
+
+def main() -> None:
+    raise SystemExit(2)

@@ -1,0 +1,73 @@
+"""Everything that can go wrong and that the caller may tell apart.
+
+Each error carries a message for people: what happened, where, and what to do. `cli` turns it into one line and
+the exit code named here; nothing else prints.
+"""
+
+
+class IngestorError(Exception):
+    """A run, or a command, could not do its work."""
+
+    exit_code = 1
+
+
+class ConfigError(IngestorError):
+    """The configuration, an argument or an environment variable cannot be used."""
+
+    exit_code = 2
+
+
+class ModelError(ConfigError):
+    """The model is not there, or it has a part that this encoder does not understand."""
+
+
+class IdentityMismatchError(IngestorError):
+    """The collection holds vectors of another model or belongs to another state file; nothing was written."""
+
+    exit_code = 4
+
+
+class LockedError(IngestorError):
+    """Another process holds the state file, the collection or the engine's folder."""
+
+    exit_code = 5
+
+
+class VerificationError(IngestorError):
+    """The collection is not what the state says it is."""
+
+    exit_code = 6
+
+
+class ResourceError(IngestorError):
+    """The machine has too little of something: shared memory, disk, open files."""
+
+
+class SourceError(IngestorError):
+    """A shard could not be read to its end. Ends the shard, never the run.
+
+    Args:
+        kind: one of the names in the report, `truncated_input` or `unsafe_xml` for instance.
+        detail: what was found, and at which byte or record.
+    """
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(kind, detail)
+        self.kind = kind
+        self.detail = detail
+
+
+class SinkError(IngestorError):
+    """The collection refused a request, or the engine failed."""
+
+
+class TransientSinkError(SinkError):
+    """The same request may succeed a little later."""
+
+
+class EncoderError(IngestorError):
+    """The encoder failed, or gave vectors that cannot be used."""
+
+
+class WorkerDiedError(IngestorError):
+    """A worker process ended by itself: killed, out of memory, or crashed in native code."""
