@@ -1,0 +1,81 @@
+"""What every worker process does first, so that none outlives its parent and no signal strikes it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import connection, get_context, parent_process
+from multiprocessing.process import BaseProcess
+
+PR_SET_PDEATHSIG = 1
+STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def start() -> None:
+    """Make this process end with its parent alone; opens nothing, for a pool cannot say why that failed."""
+    parent = parent_process()
+    if parent is None or parent.pid is None:
+        raise RuntimeError("worker.start is for worker processes only")
+    os.setsid()  # a signal to the parent's group does not come here
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent.pid:  # it ended before prctl
+        os._exit(1)
+    threading.Thread(target=_end_with, args=(parent,), name="parent", daemon=True).start()
+    threading.Thread(target=_obey, args=(parent.pid,), name="signals", daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    """End when the parent does; the kernel tells first, unless another thread of the parent started us."""
+    connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _obey(parent: int) -> None:
+    """End on the SIGTERM of the parent's pool; pass over others, sent to all processes of a service."""
+    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != parent:
+        pass
+    os._exit(128 + signal.SIGTERM)
+
+
+def spawn(processes: int) -> ProcessPoolExecutor:
+    """Start worker processes; call it from the main thread, for they die with the thread that starts them."""
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=start)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING_SIGNALS)
+    try:  # what is blocked here is blocked in the worker until `start` has moved it to its own session
+        for _ in range(processes):
+            pool.submit(os.getpid)  # each starts one process
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    return pool
+
+
+def kill(pool: ProcessPoolExecutor) -> None:
+    """End a pool's workers at once, whatever they do."""
+    for process in _processes(pool):
+        process.kill()
+
+
+def cause_of_death(pool: ProcessPoolExecutor) -> str:
+    """How a broken pool's worker ended, in words, with the likely reason; waits for the other workers' end."""
+    processes = _processes(pool)
+    pool.shutdown()  # the pool's own thread collects the exit codes
+    for process in processes:
+        code = process.exitcode
+        if code == -signal.SIGKILL:
+            return "was killed (SIGKILL), perhaps for want of memory"
+        if code == -signal.SIGBUS:
+            return "was killed (SIGBUS): a disk or /dev/shm is full"
+        if code is not None and code < 0:
+            return f"crashed ({signal.Signals(-code).name})"
+    return "ended by itself"
+
+
+def _processes(pool: ProcessPoolExecutor) -> list[BaseProcess]:
+    """A pool's processes; there is no public way to them before Python 3.14."""
+    return list((pool._processes or {}).values())
