@@ -1,5 +1,281 @@
-"""Commands, signals and exit codes."""
+"""Commands, signals and exit codes; the only place that prints."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+
+import typer
+
+from ingestor import __version__
+from ingestor.ending import Signals, in_words, root_cause
+from ingestor.errors import ConfigError, IngestorError
+
+if TYPE_CHECKING:
+    from ingestor.config import RunOptions, Settings
+    from ingestor.report import Report
+    from ingestor.telemetry import Progress
+
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+"""What typer raises for a wrong command line; it does not export it."""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
 
-def main() -> None:
-    raise SystemExit(2)
+Config = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration, in YAML.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Override a setting; may be given again."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and leave with its exit code."""
+    raise SystemExit(execute(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def execute(arguments: list[str]) -> int:
+    """Run one command; options without a command are those of `run`."""
+    if arguments and arguments[0].startswith("-") and arguments[0] not in ("--help", "--version"):
+        arguments = ["run", *arguments]
+    try:
+        command = typer.main.get_command(app)
+        return command.main(arguments, prog_name="python -m ingestor", standalone_mode=False) or 0
+    except USAGE_ERROR as error:
+        complain(f"{error.format_message()} See --help.")
+        return 2
+    except IngestorError as error:
+        complain(str(error))
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes at its end
+        return 1
+    except OSError as error:
+        complain(in_words(error))
+        return 1
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Stream text shards through an encoder into Qdrant, and keep the collection in step with them.
+
+    Without a command: run.
+    """
+    if show:
+        typer.echo(f"ingestor {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    config: Config,
+    overrides: Overrides = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Read this many documents; finish no shard, delete nothing.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Embed everything again, in place.")] = False,
+    recreate: Annotated[
+        bool, typer.Option("--recreate", help="Drop the collection and its state first.")
+    ] = False,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Take over a collection written from another state file.")
+    ] = False,
+    allow_deletes: Annotated[
+        bool, typer.Option("--allow-deletes", help="Let mirror delete more than max_delete_fraction.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read, chunk and count; write nothing but the files asked for.")
+    ] = False,
+    chunks: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --dry-run: each chunk as a JSON line.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report there, as JSON.")
+    ] = None,
+    lock_wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Wait for another run to end.")
+    ] = 0.0,
+    drain_timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long a stopped run may go on writing.")
+    ] = 8.0,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress line.")] = False,
+    log_format: Annotated[Literal["text", "json"], typer.Option(help="How messages are written.")] = "text",
+) -> None:
+    """Ingest: the main job, also without the word `run`."""
+    from ingestor.config import RunOptions
+
+    options = RunOptions(
+        limit=limit,
+        full=full,
+        recreate=recreate,
+        adopt=adopt,
+        allow_deletes=allow_deletes,
+        dry_run=dry_run,
+        chunks=chunks,
+        lock_wait_s=lock_wait,
+        drain_timeout_s=drain_timeout,
+    )
+    job = Job(config, overrides or [], options, report, not no_progress, log_format)
+    raise typer.Exit(job.run())
+
+
+@app.command()
+def search(
+    config: Config,
+    text: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
+    hits: Annotated[int, typer.Option("-k", min=1, help="How many chunks to find.")] = 5,
+    queries: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Many queries: JSON Lines with _id and text.")
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Compare with every point, without the index.")
+    ] = False,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--filter", metavar="FIELD=VALUE", help="Only such points; may be given again."),
+    ] = None,
+    as_json: AsJson = False,
+    overrides: Overrides = None,
+) -> None:
+    """Query the collection with the same model, and its query prompt."""
+    from ingestor.commands import search as command
+
+    settings = read_settings(config, overrides)
+    wanted = command.read_queries(text, queries)
+    answers = command.search(
+        settings, wanted, hits=hits, exact=exact, where=where or [], warn=complain_softly
+    )
+    show(command.as_json(answers) if as_json else command.as_text(answers))
+
+
+@app.command()
+def check(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Look at everything a run needs, and say what to do about what is missing."""
+    from ingestor.commands import check as command
+
+    settings = read_settings(config, overrides)
+    findings = []
+    for finding in command.check(settings):
+        findings.append(finding)
+        if not as_json:
+            show([str(finding)])
+    if as_json:
+        show([command.as_json(findings)])
+    raise typer.Exit(command.exit_code(findings))
+
+
+@app.command()
+def status(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Say what the state file knows of the collection."""
+    from ingestor.commands import status as command
+
+    found = command.status(read_settings(config, overrides))
+    show(command.as_json(found) if as_json else command.as_text(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run, from its settings to its exit code."""
+
+    config: Path
+    overrides: list[str]
+    options: RunOptions
+    report: Path | None
+    progress: bool
+    log_format: Literal["text", "json"]
+
+    def run(self) -> int:
+        """Run the pipeline; however that ends, the report is written and the last lines say how it ended."""
+        from ingestor import telemetry
+
+        telemetry.configure_logging(self.log_format)
+        signals = Signals(say=telemetry.say, kill=kill_workers)
+        progress, started = telemetry.Progress(), time.perf_counter()
+        report, failure = progress.report, None
+        try:
+            settings = self.settings()
+            report.target, report.collection = settings.qdrant.target, settings.qdrant.collection
+            self.say("run", f"into collection {report.collection}, {report.target}")
+            report = asyncio.run(self.ingest(settings, progress, signals))
+            report.seconds = time.perf_counter() - started
+            report.close(tolerate=settings.failures.tolerate, signal=signals.received)
+        except* Exception as group:
+            failure = root_cause(group)
+            report.seconds = time.perf_counter() - started
+            report.status, report.exit_code = "failed", getattr(failure, "exit_code", 1)
+        return self.tell(report, failure)
+
+    def settings(self) -> Settings:
+        from ingestor import config
+
+        if self.options.chunks and not self.options.dry_run:
+            raise ConfigError("--chunks writes the chunks of a --dry-run; give both")
+        if self.options.dry_run and (self.options.recreate or self.options.adopt):
+            raise ConfigError("--dry-run changes nothing, so it excludes --recreate and --adopt")
+        for option, path in (("--report", self.report), ("--chunks", self.options.chunks)):
+            if path and not os.access(path if path.exists() else path.parent, os.W_OK):
+                raise ConfigError(f"{option} {path}: cannot be written; is there such a folder?")
+        settings = config.load(self.config, self.overrides)
+        config.refuse_unbuilt(settings)
+        return settings
+
+    async def ingest(self, settings: Settings, progress: Progress, signals: Signals) -> Report:
+        from ingestor import pipeline, telemetry
+
+        stop = asyncio.Event()
+        signals.tell(stop)
+        with telemetry.show_progress(progress, enabled=self.progress, log_format=self.log_format):
+            return await pipeline.run(settings, options=self.options, stop=stop, progress=progress)
+
+    def tell(self, report: Report, failure: BaseException | None) -> int:
+        """Say how the run ended; a report that cannot be written makes it a failed one."""
+        if failure is None:
+            self.say("report", report.text(), **report.to_dict())
+        else:
+            self.say("error", in_words(failure), exit_code=report.exit_code)
+        try:
+            if self.report:
+                report.write(self.report)
+        except OSError as error:
+            self.say("error", f"--report {self.report}: {error.strerror}")
+            return report.exit_code or 1
+        return report.exit_code
+
+    def say(self, event: str, text: str, **values: Any) -> None:
+        from ingestor import telemetry
+
+        if self.log_format == "json":
+            telemetry.logger().info(event, **(values or {"text": text}))
+        elif event == "error":
+            complain(text)
+        else:
+            telemetry.say(text)
+
+
+def kill_workers() -> None:
+    if pipeline := sys.modules.get("ingestor.pipeline"):
+        pipeline.kill_workers()
+
+
+def complain(text: str, label: str = "error") -> None:
+    for line in text.splitlines():
+        typer.echo(f"{label}: {line}", err=True)
+
+
+def show(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line)
+
+
+def read_settings(config: Path, overrides: list[str] | None) -> Settings:
+    from ingestor.config import load
+
+    return load(config, overrides or [])

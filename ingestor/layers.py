@@ -57,7 +57,7 @@ class Layers:
 
 
 def forget_other_target(values: Tree, layer: Tree) -> None:
-    """`qdrant.url` and `qdrant.path` exclude each other: one named in a layer ends the other of the layers below."""
+    """`qdrant.url` and `qdrant.path` exclude each other: one ends the other of lower layers."""
     below, above = values.get("qdrant"), layer.get("qdrant")
     if isinstance(below, dict) and isinstance(above, dict):
         for named, other in (("url", "path"), ("path", "url")):
@@ -139,7 +139,7 @@ def pairs(node: yaml.MappingNode, where: str, seen: Tree) -> Iterator[tuple[str,
 
 
 def fill_in(node: yaml.ScalarNode, where: str, environ: Mapping[str, str]) -> str | None:
-    """Replace `${VAR}` and `${VAR:-default}`; `$${` stands for `${`. A variable that leaves nothing is null."""
+    """Replace `${VAR}` and `${VAR:-default}`; `$${` stands for `${`. What leaves nothing is null."""
 
     def value_of(found: re.Match[str]) -> str:
         if found[0] == "$${":

@@ -53,12 +53,10 @@ def settings_of(model: type[BaseModel], place: Place) -> Iterator[tuple[Place, b
 def place_of(location: Place, known: dict[Place, bool], values: Any) -> Place:
     """An error's location without the branches of a union that pydantic adds to it."""
     for length, part in enumerate(location):
-        if isinstance(values, dict) and part in values:
-            values = values[part]
-        elif isinstance(values, list) and isinstance(part, int) and part < len(values):
-            values = values[part]
-        else:
+        keys = values if isinstance(values, dict) else range(len(values) if isinstance(values, list) else 0)
+        if part not in keys:
             return location[: length + 1] if location[: length + 1] in known else location[:length]
+        values = values[part]
     return location
 
 
@@ -92,6 +90,5 @@ def nearest(place: Place, known: dict[Place, bool]) -> str:
 def but_got(place: Place, values: Any) -> str:
     """The value that was refused, when it is short and can be no secret."""
     for part in place:
-        inside = isinstance(values, dict | list)
-        values = values[part] if inside else None
+        values = values[part]
     return f", not {values!r}" if isinstance(values, str) and len(values) <= 60 and "url" not in place else ""

@@ -1,0 +1,152 @@
+"""Ask the collection, with the model and the query prompt that its settings name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ingestor import wiring
+from ingestor.chunk import load_tokenizer
+from ingestor.config import Settings
+from ingestor.errors import ConfigError, IdentityMismatchError
+from ingestor.lock import Lock
+from ingestor.model import ModelSpec
+from ingestor.records import Int32s
+from ingestor.sink import Hit, Reader, open_reader
+
+Warn = Callable[[str], None]
+
+SHOWN_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    query: Query
+    hits: list[Hit]
+
+
+def read_queries(text: str | None, file: Path | None) -> list[Query]:
+    """The one query of the command line, or those of a JSON Lines file with `_id` and `text`.
+
+    Raises:
+        ConfigError: there is none, or a line is no query.
+    """
+    if (text is None) == (file is None):
+        raise ConfigError('give either a text, search "like this", or a file with --queries FILE')
+    if file is None:
+        return [a_query({"_id": "1", "text": text}, "the query")]
+    try:
+        lines = file.read_text("utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--queries {file}: cannot be read: {error}") from error
+    found = [a_query(line, f"{file}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise ConfigError(f"--queries {file}: holds no query")
+    return found
+
+
+def a_query(said: str | dict[str, Any], where: str) -> Query:
+    try:
+        fields = json.loads(said) if isinstance(said, str) else said
+    except ValueError as error:
+        raise ConfigError(f"{where}: not JSON: {error}") from error
+    text = fields.get("text") if isinstance(fields, dict) else None
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigError(f"{where}: a query needs a text that is not empty")
+    if "_id" not in fields:
+        raise ConfigError(f"{where}: a query needs an _id")
+    return Query(str(fields["_id"]), text)
+
+
+def read_filter(where: Sequence[str]) -> dict[str, str | int]:
+    """`field=value` as a condition; a value of digits is a number, one in quotes is text."""
+    found: dict[str, str | int] = {}
+    for condition in where:
+        field, equals, value = condition.partition("=")
+        if not field or not equals:
+            raise ConfigError(f"--filter {condition}: write --filter field=value")
+        if value.removeprefix("-").isdecimal():
+            found[field] = int(value)
+        else:
+            found[field] = value[1:-1] if value[:1] == value[-1:] == '"' and len(value) > 1 else value
+    return found
+
+
+def search(
+    settings: Settings, queries: Sequence[Query], *, hits: int, exact: bool, where: Sequence[str], warn: Warn
+) -> Iterator[Answer]:
+    """Answer the queries in their order, with one load of the model.
+
+    Raises:
+        LockedError: a run has the embedded collection.
+        IdentityMismatchError: the collection was written with another model.
+    """
+    conditions = read_filter(where)
+    spec = wiring.spec_of(settings)
+    with ExitStack() as stack:
+        if lock := wiring.engine_lock(settings):
+            stack.enter_context(Lock.acquire(lock))
+        reader = open_reader(wiring.target_of(settings, spec))
+        stack.callback(reader.close)
+        check_model(reader, spec, settings)
+        vectors = embed(settings, spec, token_ids(spec, queries, warn))
+        found = reader.search(vectors, hits, exact, conditions)
+    return (Answer(query, best) for query, best in zip(queries, found, strict=True))
+
+
+def check_model(reader: Reader, spec: ModelSpec, settings: Settings) -> None:
+    stored = (reader.identity() or {}).get("vector", {})
+    revision = stored.get("revision", spec.revision)
+    if revision != spec.revision:
+        raise IdentityMismatchError(
+            f"collection {settings.qdrant.collection}: written with {stored.get('model')} ({revision}),"
+            f" but the configuration names {spec.name} ({spec.revision})"
+        )
+
+
+def token_ids(spec: ModelSpec, queries: Sequence[Query], warn: Warn) -> list[Int32s]:
+    """The tokens of each query, prompt and special tokens among them, cut to what the model takes."""
+    tokenizer = load_tokenizer(spec)
+    room = spec.max_tokens - len(tokenizer.prefix) - len(tokenizer.suffix)
+    found = []
+    for query, ids in zip(queries, tokenizer.ids([spec.query_prompt + q.text for q in queries]), strict=True):
+        if len(ids) > room:
+            warn(
+                f"query {query.id}: only its first {room} of {len(ids)} tokens count; the model takes no more"
+            )
+        found.append(np.concatenate([tokenizer.prefix, ids[:room], tokenizer.suffix]).astype(np.int32))
+    return found
+
+
+def embed(settings: Settings, spec: ModelSpec, queries: Sequence[Int32s]) -> npt.NDArray[np.float32]:
+    """float32[n, dimension], the vector of each query."""
+    raise NotImplementedError
+
+
+def as_json(answers: Iterator[Answer]) -> Iterator[str]:
+    for answer in answers:
+        hits = [asdict(hit) for hit in answer.hits]
+        yield json.dumps({"id": answer.query.id, "hits": hits}, ensure_ascii=False)
+
+
+def as_text(answers: Iterator[Answer]) -> Iterator[str]:
+    for answer in answers:
+        yield f"{answer.query.text}"
+        if not answer.hits:
+            yield "  nothing found"
+        for number, hit in enumerate(answer.hits, 1):
+            yield f"{number:>3}. {hit.score:.3f}  {hit.document} (chunk {hit.chunk})"
+            yield "     " + " ".join(hit.text[:SHOWN_CHARACTERS].split())

@@ -1,0 +1,46 @@
+"""What the state file knows of the collection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ingestor.config import Settings
+from ingestor.ledger import read_status
+
+
+def status(settings: Settings) -> dict[str, Any]:
+    """Read the state file.
+
+    Raises:
+        ConfigError: there is none yet, or it is something else.
+    """
+    qdrant = settings.qdrant
+    where = {"state": settings.state, "target": qdrant.target, "collection": qdrant.collection}
+    return where | read_status(Path(settings.state))
+
+
+def as_json(found: dict[str, Any]) -> Iterator[str]:
+    yield json.dumps(found, ensure_ascii=False)
+
+
+def as_text(found: dict[str, Any]) -> Iterator[str]:
+    yield f"collection  {found['collection']}, {found['target']}"
+    yield f"state       {found['state']}"
+    yield f"documents   {found['documents']:,}"
+    yield f"points      {found['points']:,}"
+    yield f"failures    {found['failures']:,} open"
+    model = (found["identity"] or {}).get("vector", {}).get("model")
+    yield f"model       {model or 'not known yet'}"
+    yield f"last run    {last_run(found['last_run'])}"
+
+
+def last_run(run: dict[str, Any] | None) -> str:
+    if run is None:
+        return "none yet"
+    began = datetime.fromtimestamp(run["started"]).astimezone().isoformat(" ", "seconds")
+    took = f", {run['ended'] - run['started']:,.1f} s" if run["ended"] else ""
+    return f"{run['status']}, begun {began}{took}"

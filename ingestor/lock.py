@@ -1,0 +1,76 @@
+"""The operating system's lock on a file; it ends with the process that holds it, however that one ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from ingestor.errors import ConfigError, LockedError
+
+RETRY_S = 0.2
+
+
+class Lock:
+    """A held lock; the file stays when it is released, for removing it would race with the next holder."""
+
+    def __init__(self, path: Path, handle: int) -> None:
+        self.path = path
+        self._handle = handle
+
+    @classmethod
+    def acquire(cls, path: Path, wait_s: float = 0.0, give_up: Callable[[], bool] = lambda: False) -> Lock:
+        """Take the lock, waiting up to `wait_s` seconds and no longer than until `give_up` says so.
+
+        Worker processes do not inherit it: the handle closes on exec.
+
+        Raises:
+            LockedError: another process holds it.
+            ConfigError: the file cannot be made.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise ConfigError(f"{path}: the lock file cannot be made: {error.strerror}") from error
+        try:
+            wait_for(handle, path, time.monotonic() + wait_s, give_up)
+            os.truncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)
+        except BaseException:
+            os.close(handle)
+            raise
+        return cls(path, handle)
+
+    def release(self) -> None:
+        os.close(self._handle)
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def wait_for(handle: int, path: Path, until: float, give_up: Callable[[], bool]) -> None:
+    """Lock the file. It is polled, for a blocking lock has no deadline and cannot be called off."""
+    while not try_lock(handle):
+        if time.monotonic() >= until or give_up():
+            holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise LockedError(
+                f"{path}: held by process {holder}; wait for it to end, or run with --lock-wait SECONDS"
+            )
+        time.sleep(RETRY_S)
+
+
+def try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,74 @@
+"""From the settings to what the parts of the package take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ingestor import model
+from ingestor.config import Settings
+from ingestor.model import ModelSpec
+from ingestor.sink import Target
+from ingestor.sources import Fields, listing
+from ingestor.sources.listing import Listing
+
+
+def listing_of(settings: Settings) -> Listing:
+    return listing.list_shards(settings.source.paths, settings.source.root)
+
+
+def fields_of(settings: Settings) -> Fields:
+    source = settings.source
+    metadata = None if source.metadata_fields == "*" else source.metadata_fields
+    return Fields(text=source.text_field, id=source.id_field, id_scope=source.id_scope, metadata=metadata)
+
+
+def spec_of(settings: Settings) -> ModelSpec:
+    """Find the model and read its own files.
+
+    Raises:
+        ModelError: it is not there, or has a part that is not understood.
+    """
+    encoder = settings.encoder
+    return model.resolve(
+        encoder.model,
+        revision=encoder.revision,
+        pooling=encoder.pooling,
+        normalize=encoder.normalize,
+        prompt=encoder.prompt,
+        query_prompt=encoder.query_prompt,
+    )
+
+
+def target_of(settings: Settings, spec: ModelSpec) -> Target:
+    qdrant = settings.qdrant
+    return Target(
+        url=qdrant.url,
+        path=qdrant.path,
+        grpc_port=qdrant.grpc_port,
+        api_key=qdrant.api_key.get_secret_value() if qdrant.api_key else None,
+        ca_file=qdrant.ca_file,
+        timeout_s=qdrant.timeout_s,
+        collection=qdrant.collection,
+        vector_name=qdrant.vector_name,
+        distance=qdrant.distance,
+        dimension=spec.dimension,
+        on_disk=qdrant.on_disk,
+        datatype=qdrant.datatype,
+        shard_number=qdrant.shard_number,
+        replication_factor=qdrant.replication_factor,
+        write_consistency_factor=qdrant.write_consistency_factor,
+        hnsw=qdrant.hnsw,
+        quantization=qdrant.quantization,
+        payload_indexes=qdrant.payload_indexes,
+    )
+
+
+def state_lock(settings: Settings) -> Path:
+    """The lock file of the state: one run at a time."""
+    return Path(settings.state + ".lock")
+
+
+def engine_lock(settings: Settings) -> Path | None:
+    """The lock file of an embedded collection: one process at a time. None for a server."""
+    qdrant = settings.qdrant
+    return Path(qdrant.path, qdrant.collection + ".lock") if qdrant.path else None
