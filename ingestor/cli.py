@@ -151,7 +151,7 @@ def search(
     settings = read_settings(config, overrides)
     wanted = command.read_queries(text, queries)
     answers = command.search(
-        settings, wanted, hits=hits, exact=exact, where=where or [], warn=complain_softly
+        settings, wanted, hits=hits, exact=exact, where=where or [], warn=partial(complain, label="warning")
     )
     show(command.as_json(answers) if as_json else command.as_text(answers))
 

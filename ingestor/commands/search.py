@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ingestor import wiring
 from ingestor.chunk import load_tokenizer
 from ingestor.config import Settings
 from ingestor.errors import ConfigError, IdentityMismatchError
+from ingestor.identity import vector_identity
 from ingestor.lock import Lock
 from ingestor.model import ModelSpec
-from ingestor.records import Int32s
-from ingestor.sink import Hit, Reader, open_reader
+from ingestor.records import Batch, Int32s, Points
+from ingestor.sink import Float32s, Hit, Reader, open_reader
 
 Warn = Callable[[str], None]
 
+QUERIES_PER_BATCH = 32
 SHOWN_CHARACTERS = 300
 
 
@@ -97,23 +98,26 @@ def search(
     conditions = read_filter(where)
     spec = wiring.spec_of(settings)
     with ExitStack() as stack:
-        if lock := wiring.engine_lock(settings):
+        lock = wiring.engine_lock(settings)
+        if lock and lock.parent.exists():
             stack.enter_context(Lock.acquire(lock))
         reader = open_reader(wiring.target_of(settings, spec))
         stack.callback(reader.close)
         check_model(reader, spec, settings)
         vectors = embed(settings, spec, token_ids(spec, queries, warn))
-        found = reader.search(vectors, hits, exact, conditions)
-    return (Answer(query, best) for query, best in zip(queries, found, strict=True))
+        found = reader.search(vectors, hits, exact=exact, filter=conditions)
+    return map(Answer, queries, found)
 
 
 def check_model(reader: Reader, spec: ModelSpec, settings: Settings) -> None:
-    stored = (reader.identity() or {}).get("vector", {})
-    revision = stored.get("revision", spec.revision)
-    if revision != spec.revision:
+    qdrant = settings.qdrant
+    wanted = vector_identity(spec, distance=qdrant.distance, vector_name=qdrant.vector_name)
+    stored = (reader.identity() or {}).get("vector", wanted)
+    if differing := [name for name in wanted if stored.get(name) != wanted[name]]:
+        says = "; ".join(f"{name}: {stored.get(name)!r} there, {wanted[name]!r} here" for name in differing)
         raise IdentityMismatchError(
-            f"collection {settings.qdrant.collection}: written with {stored.get('model')} ({revision}),"
-            f" but the configuration names {spec.name} ({spec.revision})"
+            f"collection {qdrant.collection!r} holds vectors of another model ({says});"
+            " search with the configuration that it was written with"
         )
 
 
@@ -131,9 +135,28 @@ def token_ids(spec: ModelSpec, queries: Sequence[Query], warn: Warn) -> list[Int
     return found
 
 
-def embed(settings: Settings, spec: ModelSpec, queries: Sequence[Int32s]) -> npt.NDArray[np.float32]:
-    """float32[n, dimension], the vector of each query."""
-    raise NotImplementedError
+def embed(settings: Settings, spec: ModelSpec, queries: Sequence[Int32s]) -> Float32s:
+    """float32[n, dimension], the vector of each query; those of like length go together."""
+    from ingestor.device import open_device
+    from ingestor.encoder import load_encoder
+
+    device = open_device(settings.encoder.device)
+    encoder = load_encoder(spec, device=device, precision=settings.encoder.precision)
+    vectors = np.empty((len(queries), spec.dimension), np.float32)
+    order = np.argsort([len(query) for query in queries], kind="stable")
+    for rows in np.split(order, range(QUERIES_PER_BATCH, len(order), QUERIES_PER_BATCH)):
+        batch = device.upload(batch_of([queries[row] for row in rows]))
+        found = device.compute(batch, encoder.forward)
+        found.ready.synchronize()
+        vectors[rows] = found.vectors.cpu().numpy()
+    return vectors
+
+
+def batch_of(queries: Sequence[Int32s]) -> Batch:
+    offsets = np.concatenate([[0], np.cumsum([len(query) for query in queries])]).astype(np.int64)
+    rows = len(queries)
+    nobody = Points(np.zeros(rows, np.int64), np.zeros((rows, 16), np.uint8), [b""] * rows)
+    return Batch(np.concatenate(queries), offsets, nobody)
 
 
 def as_json(answers: Iterator[Answer]) -> Iterator[str]:

@@ -1,0 +1,167 @@
+"""Everything that a run needs, looked at before it is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ingestor import wiring
+from ingestor.config import Settings, refuse_unbuilt
+from ingestor.errors import ConfigError, IngestorError
+from ingestor.identity import vector_identity
+from ingestor.ledger import read_status
+from ingestor.lock import Lock
+from ingestor.model import ModelSpec
+from ingestor.sink import check_target
+
+MIB = 1 << 20
+LITTLE_DISK_BYTES = 1 << 30
+FIRST_NAMES = 3
+ROWS_PER_SLOT = 256
+DOUBT = "? "
+"""Begins what is no reason to stop, but worth a look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found out about one thing.
+
+    Attributes:
+        verdict: ok, warn (the run may get into trouble) or FAIL (it would end).
+        exit_code: that a run would end with.
+    """
+
+    name: str
+    verdict: str
+    detail: str
+    exit_code: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.verdict:<5}{self.name:<15}{self.detail}"
+
+
+def check(settings: Settings) -> Iterator[Finding]:
+    """Look at one thing after the other; nothing is written, no weights are loaded."""
+    yield looked_at("config", lambda: about_config(settings))
+    yield looked_at("shards", lambda: about_shards(settings))
+    yield looked_at("disk", lambda: about_disk(settings))
+    yield looked_at("lock", lambda: about_locks(settings))
+    yield looked_at("device", lambda: about_device(settings))
+    try:
+        spec = wiring.spec_of(settings)
+    except IngestorError as error:
+        yield Finding("model", "FAIL", str(error), error.exit_code)
+        return  # the rest hangs on its dimension
+    yield Finding("model", "ok", about_model(spec))
+    yield looked_at("shared memory", lambda: about_shared_memory(settings, spec))
+    reached = looked_at("qdrant", lambda: check_target(wiring.target_of(settings, spec)))
+    yield reached
+    if reached.verdict == "ok":
+        yield looked_at("collection", lambda: about_collection(settings, spec))
+
+
+def looked_at(name: str, look: Callable[[], str]) -> Finding:
+    try:
+        said = look()
+    except IngestorError as error:
+        return Finding(name, "FAIL", str(error).replace("\n", "; "), error.exit_code)
+    except OSError as error:
+        return Finding(name, "FAIL", f"{error.filename or name}: {error.strerror}", 1)
+    doubtful = said.startswith(DOUBT)
+    return Finding(name, "warn" if doubtful else "ok", said.removeprefix(DOUBT))
+
+
+def about_config(settings: Settings) -> str:
+    refuse_unbuilt(settings)
+    return f"into collection {settings.qdrant.collection}, {settings.qdrant.target}"
+
+
+def about_shards(settings: Settings) -> str:
+    listing = wiring.listing_of(settings)
+    if not listing.shards:
+        raise ConfigError(f"source.paths: no shard matches {', '.join(settings.source.paths)}")
+    names = ", ".join(shard.name for shard in listing.shards[:FIRST_NAMES])
+    more = ", ..." if len(listing.shards) > FIRST_NAMES else ""
+    megabytes = sum(shard.size for shard in listing.shards) / 1e6
+    doubt = f"{DOUBT}{len(listing.warnings)} warnings; " if listing.warnings else ""
+    return f"{doubt}{len(listing.shards):,} shards, {megabytes:,.1f} MB: {names}{more}"
+
+
+def about_model(spec: ModelSpec) -> str:
+    normalized = "normalized" if spec.normalize else "not normalized"
+    prompts = f", prompt {spec.prompt!r}, query prompt {spec.query_prompt!r}"
+    return (
+        f"{spec.name} ({spec.architecture}, {spec.revision[:19]}): {spec.dimension} dimensions, {normalized},"
+        f" {spec.pooling} pooling, at most {spec.max_tokens} tokens"
+        + (prompts if spec.prompt or spec.query_prompt else "")
+    )
+
+
+def about_device(settings: Settings) -> str:
+    from ingestor.device import open_device
+
+    found = open_device(settings.encoder.device).torch_device
+    return f"{found}, {len(os.sched_getaffinity(0))} cores for this process"
+
+
+def about_shared_memory(settings: Settings, spec: ModelSpec) -> str:
+    from ingestor.buffers import FOLDER, check_room
+
+    pipeline = settings.pipeline
+    slot_bytes = (
+        ROWS_PER_SLOT * spec.dimension * 4 if pipeline.buffer_bytes == "auto" else pipeline.buffer_bytes
+    )
+    needed = pipeline.buffers * slot_bytes
+    check_room(needed)
+    free = shutil.disk_usage(FOLDER).free
+    return f"{needed / MIB:,.0f} MiB needed, {free / MIB:,.0f} MiB free in {FOLDER}"
+
+
+def about_disk(settings: Settings) -> str:
+    """Room and leave to write for the state, and for the embedded engine."""
+    said, little = [], False
+    folders = [Path(settings.state).parent] + ([Path(settings.qdrant.path)] if settings.qdrant.path else [])
+    for path in folders:
+        absolute = path.absolute()
+        there = next(folder for folder in (absolute, *absolute.parents) if folder.exists())
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise ConfigError(f"{there}: cannot be written to; change its owner or the setting")
+        free = shutil.disk_usage(there).free
+        little = little or free < LITTLE_DISK_BYTES
+        said.append(f"{free / MIB:,.0f} MiB free for {path}")
+    return (DOUBT if little else "") + ", ".join(said)
+
+
+def about_locks(settings: Settings) -> str:
+    for path in filter(None, (wiring.state_lock(settings), wiring.engine_lock(settings))):
+        if path.exists():
+            Lock.acquire(path).release()
+    return "free"
+
+
+def about_collection(settings: Settings, spec: ModelSpec) -> str:
+    from ingestor.sink import collection
+
+    target, qdrant = wiring.target_of(settings, spec), settings.qdrant
+    state = Path(settings.state)
+    known = (read_status(state)["identity"] if state.exists() else None) or {}
+    vector = vector_identity(spec, distance=qdrant.distance, vector_name=qdrant.vector_name)
+    with collection.store_of(target) as store:
+        found = store.read()
+    if found is None:
+        return "not there yet"
+    collection.check(found, target, known | {"vector": vector})
+    return f"{found.points:,} points of this model"
+
+
+def as_json(findings: Sequence[Finding]) -> str:
+    return json.dumps([asdict(finding) for finding in findings], ensure_ascii=False)
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """That of the first thing that would end a run."""
+    return next((finding.exit_code for finding in findings if finding.exit_code), 0)
