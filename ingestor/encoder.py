@@ -1,0 +1,182 @@
+"""The model: from the tokens of a batch to one vector a chunk."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ingestor.buffers import Float32s
+from ingestor.device import Device, DeviceBatch
+from ingestor.errors import ConfigError, ModelError
+from ingestor.model import ModelSpec, Pooling
+from ingestor.records import Batch
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_FLOAT16_IS_SAFE = {"bert", "distilbert", "roberta", "xlm-roberta"}
+
+
+class Encoder(Protocol):
+    """Turns tokens into vectors.
+
+    Attributes:
+        dimension: float32 values in a vector.
+        packed: takes chunks back to back at no cost for padding, so batches need no sorting.
+    """
+
+    dimension: int
+    packed: bool
+
+    def forward(self, batch: DeviceBatch) -> Tensor:
+        """float32[n, dimension] on the batch's device, pooled, of unit length where the model wants it."""
+
+
+def load_encoder(spec: ModelSpec, *, device: Device, precision: str = "auto") -> Encoder:
+    """Load the model's weights onto the device; blocks for seconds, so run it through `device.launch`.
+
+    Args:
+        spec: the model.
+        device: where it shall run.
+        precision: `auto`, `float32`, `float16` or `bfloat16`.
+
+    Raises:
+        ModelError: transformers cannot load it, or some of its weights are missing.
+        ConfigError: the precision is none of these.
+    """
+    if not spec.folder:
+        return HashEncoder(spec.dimension)
+    dtype = choose_dtype(spec, device, precision)
+    model = load_model(spec, dtype).to(device.torch_device)
+    from ingestor.packed import FAMILIES, PackedEncoder, register_varlen
+
+    if device.torch_device.type == "cuda" and spec.architecture in FAMILIES and dtype != torch.float32:
+        return PackedEncoder(model, spec, attention=register_varlen())
+    return PaddedEncoder(model, spec)
+
+
+def choose_dtype(spec: ModelSpec, device: Device, precision: str) -> torch.dtype:
+    """The type of the weights and of the arithmetic inside the model; vectors are float32 always."""
+    if precision != "auto":
+        if precision not in DTYPES:
+            raise ConfigError(f"encoder.precision: {precision!r} is none of auto, {', '.join(DTYPES)}")
+        return DTYPES[precision]
+    if device.torch_device.type == "cpu":
+        return torch.float32
+    return torch.float16 if spec.architecture in _FLOAT16_IS_SAFE else torch.bfloat16
+
+
+def load_model(spec: ModelSpec, dtype: torch.dtype) -> Any:
+    """The transformer without its pooler, ready for inference.
+
+    Raises:
+        ModelError: transformers cannot load it, or some of its weights are missing.
+    """
+    from transformers import AutoModel
+    from transformers.utils import logging
+
+    shown = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        model, loading = AutoModel.from_pretrained(
+            spec.folder, local_files_only=True, dtype=dtype, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{spec.name}: transformers cannot load it: {reason}") from error
+    finally:
+        logging.set_verbosity(shown)
+    missing = sorted(name for name in loading["missing_keys"] if not name.startswith("pooler."))
+    if missing:
+        raise ModelError(f"{spec.name}: {spec.folder} lacks the weights {', '.join(missing[:3])} …")
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None  # its output is not used
+    model.config.use_cache = False
+    return model.eval().requires_grad_(False)
+
+
+class PaddedEncoder:
+    """Runs any model of transformers on a rectangle of tokens; best with chunks of like length together."""
+
+    packed = False
+
+    def __init__(self, model: Any, spec: ModelSpec) -> None:
+        self.dimension = spec.dimension
+        self._model = model
+        self._pooling: Pooling = spec.pooling
+        self._normalize = spec.normalize
+        self._padding = model.config.pad_token_id or 0
+
+    def forward(self, batch: DeviceBatch) -> Tensor:
+        longest = batch.longest
+        places = torch.arange(longest, device=batch.tokens.device)
+        lengths = batch.offsets.diff()
+        if len(batch.tokens) == batch.rows * longest:  # no mask needed: attention is faster without
+            hidden = self._model(input_ids=batch.tokens.view(-1, longest)).last_hidden_state
+            mask = torch.ones((), device=hidden.device)
+        else:
+            real = places < lengths[:, None]
+            source = (batch.offsets[:-1, None] + places).clamp_(max=len(batch.tokens) - 1)
+            tokens = torch.where(real, batch.tokens[source], self._padding)
+            hidden = self._model(input_ids=tokens, attention_mask=real.long()).last_hidden_state
+            mask = real[:, :, None]
+        return finish(self._pool(hidden, mask, lengths), self._normalize)
+
+    def _pool(self, hidden: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:
+        if self._pooling == "cls":
+            return hidden[:, 0]
+        if self._pooling == "last":
+            rows = torch.arange(len(hidden), device=hidden.device)
+            return hidden[rows, lengths - 1]
+        return (hidden * mask).sum(1, dtype=torch.float32) / lengths[:, None]
+
+
+class HashEncoder:
+    """Vectors from nothing but the token ids: for trials of everything around the model.
+
+    The same tokens give the same unit vector in any batch and on any device; other tokens give another.
+    """
+
+    packed = True
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        columns = torch.arange(1, dimension + 1, dtype=torch.int64)
+        self._columns = _mix(columns * _ODD)
+
+    def forward(self, batch: DeviceBatch) -> Tensor:
+        tokens = batch.tokens.long()
+        ends = batch.offsets.long()
+        lengths = ends.diff()
+        places = torch.arange(len(tokens), device=tokens.device)
+        places = places - torch.repeat_interleave(ends[:-1], lengths, output_size=len(tokens))
+        sums = functional.pad(_mix((tokens + 1) * _ODD + places).cumsum(0), (1, 0))
+        seeds = _mix(sums[ends[1:]] - sums[ends[:-1]] + lengths)
+        values = _mix(seeds[:, None] ^ self._columns.to(tokens.device)) >> 40
+        return functional.normalize(values.float() + 0.5, dim=1)
+
+
+_ODD = 0x1E3779B97F4A7C15
+
+
+def _mix(numbers: Tensor) -> Tensor:
+    """Spread each int64 over all its bits; overflow wraps around."""
+    numbers = (numbers ^ (numbers >> 29)) * 0x3F58476D1CE4E5B9
+    return (numbers ^ (numbers >> 32)) * 0x14D049BB133111EB
+
+
+def finish(vectors: Tensor, normalize: bool) -> Tensor:
+    """Pooled vectors as float32, of unit length if wanted."""
+    vectors = vectors.float()
+    return functional.normalize(vectors, dim=1) if normalize else vectors
+
+
+def embed(batch: Batch, *, encoder: Encoder, device: Device) -> Float32s:
+    """float32[n, dimension] of one batch, at once, for commands; run it through `device.launch`."""
+    vectors = device.compute(device.upload(batch), encoder.forward).vectors
+    found = np.empty((len(batch.points), encoder.dimension), np.float32)
+    torch.from_numpy(found).copy_(vectors)
+    return found
