@@ -298,8 +298,6 @@ def refuse_unbuilt(settings: Settings) -> None:
         ("metrics.port", metrics.port),
         ("metrics.textfile", metrics.textfile),
     ]
-    refused = [
-        f"{name}: {value} is not built yet; leave it out" for name, value in unbuilt if value is not None
-    ]
+    refused = [f"{name}: {value} is not built yet; leave it out" for name, value in unbuilt if value]
     if refused:
         raise ConfigError("\n".join(refused))
