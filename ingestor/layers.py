@@ -90,11 +90,17 @@ def read_yaml(text: str, name: str, environ: Mapping[str, str]) -> tuple[Tree, d
 
 
 def read_value(text: str) -> Any:
-    """The value of `--set` or of an environment variable, written as YAML; what is no YAML is text."""
+    """A value of `--set` or of a variable: YAML if it is null, in brackets or in quotes, else text as it is.
+
+    So `encoder.prompt=query: ` is the prompt that it looks like.
+    """
+    if text in ("null", "~", ""):
+        return None
+    if text[0] not in "[{\"'":
+        return text
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        return text if node is None else plain(node, (), "value", {}, None)
-    except (yaml.YAMLError, ConfigError):
+        return plain(yaml.compose(text, Loader=yaml.SafeLoader), (), "value", {}, None)
+    except yaml.YAMLError:
         return text
 
 

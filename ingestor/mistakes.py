@@ -54,9 +54,9 @@ def place_of(location: Place, known: dict[Place, bool], values: Any) -> Place:
     """An error's location without the branches of a union that pydantic adds to it."""
     for length, part in enumerate(location):
         keys = values if isinstance(values, dict) else range(len(values) if isinstance(values, list) else 0)
-        if part not in keys:
-            return location[: length + 1] if location[: length + 1] in known else location[:length]
-        values = values[part]
+        if part not in keys and location[: length + 1] not in known:
+            return location[:length]
+        values = values[part] if part in keys else None
     return location
 
 
