@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ingestor.records import ChunkBlock, Points
+from ingestor.records import Batch, ChunkBlock, Points
 
 T = TypeVar("T")
 
@@ -28,3 +28,10 @@ def chunk_block(lengths: Sequence[int], *, number: int = 0, vocabulary: int = 10
     payloads = [f"{number}/{row}".encode() for row in range(rows)]
     ids = random.integers(0, 256, (rows, 16), dtype=np.uint8)
     return ChunkBlock(number, "shard", tokens, offsets, Points(documents, ids, payloads))
+
+
+def token_batch(chunks: Sequence[Sequence[int]]) -> Batch:
+    """A batch of chunks with these token ids; every chunk a document of its own."""
+    block = chunk_block([len(chunk) for chunk in chunks])
+    tokens = np.array([token for chunk in chunks for token in chunk], np.int32)
+    return Batch(tokens, block.offsets, block.points)
