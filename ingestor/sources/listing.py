@@ -1,0 +1,171 @@
+"""Paths to shards: files, folders, patterns."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ingestor.errors import ConfigError
+from ingestor.records import Shard
+
+PASSED_OVER = (".tmp", ".crc", ".part", ".partial", ".crdownload", "~")
+MARKER_FILES = frozenset({"_SUCCESS", "_STARTED", "_COMMITTED"})
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What the paths hold.
+
+    Attributes:
+        shards: sorted by name, each real file once.
+        warnings: (shard name, kind, detail) of what was met and is no shard.
+    """
+
+    shards: list[Shard]
+    warnings: list[tuple[str, str, str]]
+
+
+def list_shards(paths: Sequence[str], root: str | None = None) -> Listing:
+    """Find the shards that `paths` name; nothing is opened.
+
+    Args:
+        paths: files, folders (walked) and patterns; what exists is no pattern, whatever its name.
+        root: what names are relative to; None: the common folder of the fixed parts of `paths`.
+
+    Raises:
+        ConfigError: a path that is no pattern does not exist.
+    """
+    found = _Found()
+    for path in paths:
+        if os.path.exists(path):
+            found.take(path, passed_over=False)
+        elif "://" in path or not glob.has_magic(path):
+            raise _missing(path)
+        else:
+            for match in sorted(glob.glob(path, recursive=True)):
+                found.take(match, passed_over=True)
+    base = os.path.abspath(root) if root is not None else _common(paths)
+    names = {
+        path: shard_name(path, base) for path in (*found.files.values(), *(path for path, _, _ in found.odd))
+    }
+    shards = [
+        Shard(0, names[path], path, found.stats[key].st_size, fingerprint_of(found.stats[key]))
+        for key, path in found.files.items()
+    ]
+    warnings = {(names[path], kind, detail) for path, kind, detail in found.odd}
+    return Listing(sorted(shards, key=lambda shard: shard.name), sorted(warnings))
+
+
+def fingerprint_of(status: os.stat_result) -> str:
+    """A text that changes when the file does."""
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"
+
+
+def shard_name(path: str, base: str) -> str:
+    """Name a file relative to a folder, as valid text.
+
+    A name on disk that is no UTF-8 is spelt with escapes behind `./`, which no other name begins
+    with: different files have different names.
+    """
+    name = os.path.relpath(path, base)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raw = os.fsencode(name).replace(b"\\", b"\\\\")
+        return "./" + raw.decode("utf-8", "backslashreplace")
+    return name
+
+
+@dataclass(slots=True)
+class _Found:
+    """Files met so far, by device and inode, and what was met besides."""
+
+    files: dict[tuple[int, int], str] = field(default_factory=dict)
+    stats: dict[tuple[int, int], os.stat_result] = field(default_factory=dict)
+    odd: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def take(self, path: str, *, passed_over: bool) -> None:
+        """Take one path that exists, and what is under it if it is a folder."""
+        path = os.path.abspath(path)
+        if os.path.isdir(path):
+            for inner in self._walk(path):
+                self._take_file(inner)
+        elif not (passed_over and is_passed_over(os.path.basename(path))):
+            self._take_file(path)
+
+    def _take_file(self, path: str) -> None:
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            kind = "vanished" if isinstance(error, FileNotFoundError) else "unreadable"
+            self.odd.append((path, kind, error.strerror or str(error)))
+            return
+        if not stat.S_ISREG(status.st_mode):
+            self.odd.append((path, "not_a_file", "no regular file"))
+            return
+        key = (status.st_dev, status.st_ino)
+        known = self.files.get(key)
+        if known is None or _rank(path) < _rank(known):
+            self.files[key], self.stats[key] = path, status
+
+    def _walk(self, top: str) -> Iterator[str]:
+        """All below `top` that is no folder; folders are entered once, and by links last."""
+        folders, links, seen = [top], list[str](), set[tuple[int, int]]()
+        while folders or links:
+            folder = folders.pop() if folders else links.pop()
+            try:
+                status = os.stat(folder)
+                inside = [] if (status.st_dev, status.st_ino) in seen else list(os.scandir(folder))
+            except OSError as error:
+                self.odd.append((folder, "unreadable", error.strerror or str(error)))
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            for entry in sorted(inside, key=lambda entry: entry.name):
+                if is_passed_over(entry.name):
+                    continue
+                if not _is_folder(entry):
+                    yield entry.path
+                else:
+                    (links if entry.is_symlink() else folders).append(entry.path)
+
+
+def is_passed_over(name: str) -> bool:
+    """Whether a name says that the file is none of the user's: hidden, a marker, a checksum, half written."""
+    return name.startswith(".") or name in MARKER_FILES or name.lower().endswith(PASSED_OVER)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link in a loop: told when it is looked at as a file
+
+
+def _rank(path: str) -> tuple[bool, str]:
+    """Of several ways to one file the one without links gives it its name, then the first by name."""
+    return (os.path.realpath(path) != path, path)
+
+
+def _common(paths: Sequence[str]) -> str:
+    """The common folder of the fixed parts of `paths`."""
+    folders = [_fixed_part(path) for path in paths]
+    return os.path.commonpath(folders) if folders else os.getcwd()
+
+
+def _fixed_part(path: str) -> str:
+    if os.path.isdir(path):
+        return os.path.abspath(path)
+    if os.path.exists(path):
+        return os.path.dirname(os.path.abspath(path))
+    while glob.has_magic(path):
+        path = os.path.dirname(path)
+    return os.path.abspath(path)
+
+
+def _missing(path: str) -> ConfigError:
+    if "://" in path:
+        return ConfigError(f"source.paths: {path}: URLs are not read yet; name a file, a folder or a pattern")
+    return ConfigError(f"source.paths: {path!r} does not exist")

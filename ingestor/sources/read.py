@@ -1,0 +1,175 @@
+"""The read stage: shards to blocks of whole records."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+import aiofiles
+
+from ingestor.errors import SourceError
+from ingestor.records import RawBlock, Shard, ShardEnd
+from ingestor.sources.cutting import Cut, Limits
+from ingestor.sources.feed import Feed
+from ingestor.sources.listing import fingerprint_of
+
+PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A shard whose first piece was read ahead.
+
+    Attributes:
+        feed: what cuts it.
+        first: its first block, if the first piece fills one.
+        cuts: the further blocks of the first piece.
+        whole: the first piece was the whole file.
+        broken: why there is no more to come, if there is a reason.
+    """
+
+    shard: Shard
+    feed: Feed
+    first: Cut | None
+    cuts: Iterator[Cut]
+    whole: bool
+    broken: SourceError | None = None
+
+
+async def read_blocks(
+    shards: Sequence[Shard],
+    *,
+    format: str,  # noqa: A002
+    block_bytes: int,
+    max_line_bytes: int,
+    unpack: Executor,
+    stop: asyncio.Event,
+    ahead: int = 4,
+) -> AsyncGenerator[RawBlock, None]:
+    """Yield the shards' blocks in order; a stop ends the stream without the end of a shard.
+
+    While a shard is read, the beginnings of the next are read ahead in `unpack`'s threads. Holds of each no
+    more than a piece of the file and a block, or one record where that is larger.
+
+    Args:
+        shards: read in this order.
+        format: of all shards, or `auto`.
+        block_bytes: unpacked bytes that a block aims at.
+        max_line_bytes: a longer record is refused, and not kept in memory.
+        unpack: threads that unpack and split.
+        stop: looked at before each piece and each block.
+        ahead: shards that are open at once.
+    """
+    limits = Limits(block_bytes, max_line_bytes)
+    waiting = iter(shards)
+    opening: deque[Future[Opening]] = deque()
+    number = 0
+    try:
+        while True:
+            while len(opening) < ahead and (shard := next(waiting, None)):
+                opening.append(unpack.submit(open_shard, shard, format, limits))
+            if not opening:
+                return
+            opened = await asyncio.wrap_future(opening.popleft())
+            async with aclosing(_read_shard(opened, unpack, stop)) as blocks:
+                async for block in blocks:
+                    if stop.is_set():
+                        return
+                    yield replace(block, number=number)
+                    number += 1
+    finally:
+        for future in opening:
+            future.cancel()
+
+
+def open_shard(shard: Shard, format: str, limits: Limits) -> Opening:  # noqa: A002
+    """Read a shard's first piece and cut its first block."""
+    feed = Feed(shard.name, format, limits)
+    try:
+        with open(shard.path, "rb", buffering=0, opener=_open_file) as file:
+            piece = file.read(PIECE_BYTES)
+        cuts = feed.push(piece)
+        return Opening(shard, feed, next(cuts, None), cuts, len(piece) < PIECE_BYTES)
+    except (SourceError, OSError) as error:
+        return Opening(shard, feed, None, iter(()), True, _told(error))
+
+
+async def _read_shard(
+    opened: Opening, unpack: Executor, stop: asyncio.Event
+) -> AsyncGenerator[RawBlock, None]:
+    """Yield one shard's blocks, without their numbers."""
+    broken = opened.broken
+    try:
+        async with aclosing(_cut_shard(opened, unpack, stop)) as cuts:
+            async for cut in cuts:
+                yield _block(opened, cut)
+    except (SourceError, OSError) as error:
+        broken = _told(error)
+    if stop.is_set():
+        return
+    run = asyncio.get_running_loop().run_in_executor
+    rest, end = await run(unpack, opened.feed.finish, broken)
+    end = await run(unpack, _unless_changed, opened.shard, end)
+    for cut in rest[:-1]:
+        yield _block(opened, cut)
+    last = rest[-1] if rest else Cut(0, 0, b"")
+    yield replace(_block(opened, last), end=end)
+
+
+async def _cut_shard(opened: Opening, unpack: Executor, stop: asyncio.Event) -> AsyncGenerator[Cut, None]:
+    """Yield what fills a block: of the piece that was read ahead, and then of the rest of the file."""
+    loop = asyncio.get_running_loop()
+    if opened.first:
+        yield opened.first
+        while cut := await loop.run_in_executor(unpack, next, opened.cuts, None):
+            yield cut
+    if opened.whole:
+        return
+    async with aiofiles.open(opened.shard.path, "rb", buffering=0, opener=_open_file) as file:
+        await file.seek(PIECE_BYTES)
+        while not stop.is_set() and (piece := await file.read(PIECE_BYTES)):
+            cuts = opened.feed.push(piece)
+            while cut := await loop.run_in_executor(unpack, next, cuts, None):
+                yield cut
+
+
+def _block(opened: Opening, cut: Cut) -> RawBlock:
+    return RawBlock(0, opened.shard, opened.feed.format, cut.place, cut.offset, cut.data, cut.failures)
+
+
+def _open_file(path: str, flags: int) -> int:
+    """Open a file that was a regular one when it was listed; a pipe in its place must not hold us up.
+
+    Raises:
+        SourceError: not_a_file.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise SourceError("not_a_file", "no regular file any more")
+    return descriptor
+
+
+def _told(error: SourceError | OSError) -> SourceError:
+    if isinstance(error, SourceError):
+        return error
+    kind = "vanished" if isinstance(error, FileNotFoundError) else "unreadable"
+    return SourceError(kind, error.strerror or str(error))
+
+
+def _unless_changed(shard: Shard, end: ShardEnd) -> ShardEnd:
+    """A file that is not what was listed any more may not be passed over next time."""
+    try:
+        same = fingerprint_of(os.stat(shard.path)) == shard.fingerprint
+    except OSError:
+        same = False
+    if same or end.errors:
+        return end
+    changed = ("changed", "the file changed after it was listed; it is read again next time")
+    return ShardEnd(False, warnings=(*end.warnings, changed))
