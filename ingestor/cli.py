@@ -194,14 +194,16 @@ class Job:
 
     def run(self) -> int:
         """Run the pipeline; however that ends, the report is written and the last lines say how it ended."""
-        from ingestor import telemetry
+        from ingestor import config, telemetry
 
+        self.check_options()
         telemetry.configure_logging(self.log_format)
         signals = Signals(say=telemetry.say, kill=kill_workers)
         progress, started = telemetry.Progress(), time.perf_counter()
         report, failure = progress.report, None
         try:
-            settings = self.settings()
+            settings = read_settings(self.config, self.overrides)
+            config.refuse_unbuilt(settings)
             report.target, report.collection = settings.qdrant.target, settings.qdrant.collection
             self.say("run", f"into collection {report.collection}, {report.target}")
             report = asyncio.run(self.ingest(settings, progress, signals))
@@ -213,9 +215,7 @@ class Job:
             report.status, report.exit_code = "failed", getattr(failure, "exit_code", 1)
         return self.tell(report, failure)
 
-    def settings(self) -> Settings:
-        from ingestor import config
-
+    def check_options(self) -> None:
         if self.options.chunks and not self.options.dry_run:
             raise ConfigError("--chunks writes the chunks of a --dry-run; give both")
         if self.options.dry_run and (self.options.recreate or self.options.adopt):
@@ -223,9 +223,6 @@ class Job:
         for option, path in (("--report", self.report), ("--chunks", self.options.chunks)):
             if path and not os.access(path if path.exists() else path.parent, os.W_OK):
                 raise ConfigError(f"{option} {path}: cannot be written; is there such a folder?")
-        settings = config.load(self.config, self.overrides)
-        config.refuse_unbuilt(settings)
-        return settings
 
     async def ingest(self, settings: Settings, progress: Progress, signals: Signals) -> Report:
         from ingestor import pipeline, telemetry

@@ -99,9 +99,10 @@ def read_value(text: str) -> Any:
     if text[0] not in "[{\"'":
         return text
     try:
-        return plain(yaml.compose(text, Loader=yaml.SafeLoader), (), "value", {}, None)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError:
         return text
+    return plain(node, (), "value", {}, None) if node else text
 
 
 def compose(text: str, name: str) -> yaml.Node | None:

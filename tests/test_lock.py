@@ -1,0 +1,90 @@
+"""The lock: one holder, told by its process id, gone with it."""
+
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing import get_context
+
+import pytest
+
+from ingestor.errors import ConfigError, LockedError
+from ingestor.lock import Lock
+
+HOLD = """
+import sys
+from pathlib import Path
+from ingestor.lock import Lock
+lock = Lock.acquire(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock until its input ends."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
+
+
+def test_held_by_another(holder, tmp_path):
+    with pytest.raises(LockedError, match=rf"lock: held by process {holder.pid};") as caught:
+        Lock.acquire(tmp_path / "lock")
+    assert caught.value.exit_code == 5
+
+
+def test_gone_with_its_holder(holder, tmp_path):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    with Lock.acquire(tmp_path / "lock") as lock:
+        assert lock.path.read_text() == str(os.getpid())
+
+
+def test_waits_for_the_holder(holder, tmp_path):
+    asked = []
+
+    def end_holder() -> bool:
+        asked.append(True)
+        holder.stdin.close()
+        return False
+
+    Lock.acquire(tmp_path / "lock", 60, end_holder).release()
+    assert asked
+
+
+def test_waiting_can_be_called_off(holder, tmp_path):
+    with pytest.raises(LockedError):
+        Lock.acquire(tmp_path / "lock", 3600, lambda: True)
+
+
+def test_released_for_the_next(tmp_path):
+    for _ in range(2):
+        with Lock.acquire(tmp_path / "lock"), pytest.raises(LockedError):
+            Lock.acquire(tmp_path / "lock")
+
+
+def test_folder_is_made(tmp_path):
+    Lock.acquire(tmp_path / "a" / "b" / "lock").release()
+    assert (tmp_path / "a" / "b" / "lock").exists()
+
+
+def test_no_place_for_it(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="lock file cannot be made"):
+        Lock.acquire(tmp_path / "file" / "lock")
+
+
+def open_files() -> set[str]:
+    return {os.path.realpath(f"/proc/self/fd/{handle}") for handle in os.listdir("/proc/self/fd")}
+
+
+def test_workers_do_not_inherit_it(tmp_path):
+    with Lock.acquire(tmp_path / "lock"), get_context("spawn").Pool(1) as pool:
+        held = str(tmp_path / "lock")
+        assert held in open_files()
+        assert held not in pool.apply(open_files)
