@@ -62,10 +62,10 @@ def kill(pool: ProcessPoolExecutor) -> None:
 
 
 def cause_of_death(pool: ProcessPoolExecutor) -> str:
-    """How a broken pool's worker ended, in words, with the likely reason; waits for the other workers' end."""
-    processes = _processes(pool)
-    pool.shutdown()  # the pool's own thread collects the exit codes
-    for process in processes:
+    """How a broken pool's worker ended, in words, with the likely reason; waits for the others' end."""
+    if pool._executor_manager_thread is not None:
+        pool._executor_manager_thread.join()  # it collects the exit codes
+    for process in _processes(pool):
         code = process.exitcode
         if code == -signal.SIGKILL:
             return "was killed (SIGKILL), perhaps for want of memory"

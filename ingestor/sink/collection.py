@@ -1,0 +1,164 @@
+"""Making a collection, and refusing one that holds something else; by the same rules everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from ingestor.errors import IdentityMismatchError
+from ingestor.sink import Refusal, RefusedError, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """A collection that is there.
+
+    Attributes:
+        vectors: vector name (None: the unnamed one) to (dimension, distance).
+        identity: what it was written with; None where nothing says so.
+        points: how many it holds.
+        indexes: payload fields that have an index.
+    """
+
+    vectors: Mapping[str | None, tuple[int, str]]
+    identity: dict[str, Any] | None
+    points: int
+    indexes: frozenset[str]
+
+
+class Store(Protocol):
+    """The place of one collection, open for making and dropping it; nothing else writes meanwhile."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def about(self) -> str:
+        """What holds collections here, and its version."""
+        ...
+
+    def read(self) -> Existing | None:
+        """What is there."""
+        ...
+
+    def create(self, identity: Mapping[str, Any]) -> None:
+        """Make the collection and keep its identity, in one step."""
+        ...
+
+    def drop(self) -> None:
+        """Remove the collection."""
+        ...
+
+    def write_identity(self, identity: Mapping[str, Any]) -> None:
+        """Replace the identity."""
+        ...
+
+    def create_index(self, field: str, kind: str) -> None:
+        """Index a payload field."""
+        ...
+
+
+def store_of(target: Target, directories: int = 1) -> Store:
+    """Open the place of a collection.
+
+    Args:
+        target: which.
+        directories: over how many an embedded collection is spread when it is made.
+    """
+    if target.url:
+        from ingestor.sink.server_store import ServerStore
+
+        return ServerStore(target)
+    from ingestor.sink.embedded_store import EmbeddedStore
+
+    return EmbeddedStore(target, directories)
+
+
+def ensure(
+    store: Store, target: Target, identity: Mapping[str, Any], *, recreate: bool = False, adopt: bool = False
+) -> None:
+    """Leave a collection that this run may write to, with its indexes made before its first point.
+
+    Raises:
+        IdentityMismatchError: there is one that holds something else; nothing was written.
+    """
+    found = store.read()
+    if found is not None and recreate:
+        store.drop()
+        found = None
+    if found is None:
+        store.create(identity)
+    else:
+        check(found, target, identity, adopt=adopt)
+        if found.identity != identity:
+            store.write_identity(identity)
+    indexed = found.indexes if found else frozenset()
+    for field, kind in target.indexes.items():
+        if field not in indexed:
+            store.create_index(field, kind)
+
+
+def check(found: Existing, target: Target, identity: Mapping[str, Any], *, adopt: bool = False) -> None:
+    """Refuse a collection whose vectors cannot be compared with the run's, or that is of another state file.
+
+    Raises:
+        IdentityMismatchError: names what differs.
+    """
+    _check_vector(found, target)
+    known = found.identity
+    if known is None:
+        if found.points and not adopt:
+            raise IdentityMismatchError(
+                f"{target}: it holds {found.points} points that were not written by this program; nothing was"
+                " written. Use another collection, --adopt to write beside them, or --recreate to drop them"
+            )
+        return
+    if differing := _differing(known.get("vector"), identity.get("vector")):
+        raise IdentityMismatchError(
+            f"{target}: it holds vectors of another model ({differing}); nothing was written. Use another"
+            " collection, or --recreate to embed everything anew"
+        )
+    if known.get("state") != identity.get("state") and found.points and not adopt:
+        raise IdentityMismatchError(
+            f"{target}: it was written from another state file (id {known.get('state')}, not"
+            f" {identity.get('state')}); nothing was written. Use that state file, --adopt to take the"
+            " collection over, or --recreate to drop it"
+        )
+
+
+def _check_vector(found: Existing, target: Target) -> None:
+    there, wanted = found.vectors.get(target.vector_name), (target.dimension, target.distance)
+    if there == wanted:
+        return
+    if there is None:
+        name = (
+            "one unnamed vector" if target.vector_name is None else f"a vector named {target.vector_name!r}"
+        )
+        has = ", ".join("an unnamed one" if key is None else repr(key) for key in found.vectors) or "none"
+        problem = f"the run needs {name}, the collection has {has}"
+    else:
+        problem = (
+            f"its vectors are {there[1]} with {there[0]} numbers, the run's {wanted[1]} with {wanted[0]}"
+        )
+    raise IdentityMismatchError(
+        f"{target}: {problem}; nothing was written. Use another collection, or --recreate"
+    )
+
+
+def _differing(there: Mapping[str, Any] | None, here: Mapping[str, Any] | None) -> str:
+    there, here = there or {}, here or {}
+    names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
+    return "; ".join(f"{name}: {there.get(name)!r} there, {here.get(name)!r} here" for name in names)
+
+
+def write_or_bisect(write: Callable[[int, int], None], start: int, stop: int) -> list[Refusal]:
+    """Write points [start, stop); if they are refused, find those that are to blame and write the others."""
+    try:
+        write(start, stop)
+    except RefusedError as error:
+        if stop - start == 1:
+            return [(start, error.kind, error.detail)]
+        middle = (start + stop) // 2
+        return write_or_bisect(write, start, middle) + write_or_bisect(write, middle, stop)
+    return []

@@ -1,0 +1,115 @@
+"""The embedded engine itself: its settings from ours, its errors as ours."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import qdrant_edge as edge
+
+from ingestor.errors import ConfigError, IngestorError, LockedError, ResourceError, SinkError
+from ingestor.sink import Target
+
+HNSW = {"m": 16, "ef_construct": 100, "full_scan_threshold": 10_000}  # the server's own defaults
+
+
+@contextmanager
+def told(place: Path) -> Iterator[None]:
+    """Turn the engine's errors, which have no types, into ours.
+
+    Raises:
+        LockedError: another process has the directory open.
+        ResourceError: the disk is full.
+        SinkError: anything else.
+    """
+    try:
+        yield
+    except IngestorError:
+        raise
+    except Exception as error:
+        text = str(error)
+        if "WouldBlock" in text:
+            raise LockedError(
+                f"{place}: another process has this collection open; wait until it ends (the embedded engine"
+                " serves one process at a time, a Qdrant server any number)"
+            ) from error
+        if "os error 28" in text or "No space left" in text:
+            raise ResourceError(f"{place}: no room on the disk: {text}") from error
+        raise SinkError(f"{place}: {text}") from error
+
+
+def create_shard(place: Path, config: edge.EdgeConfig) -> edge.EdgeShard:
+    """Make a directory of the engine."""
+    with told(place):
+        place.mkdir()
+        return edge.EdgeShard.create(str(place), config)
+
+
+def load_shard(place: Path) -> edge.EdgeShard:
+    """Open a directory of the engine; none but this process can use it until it is closed."""
+    with told(place):
+        if not (place / "wal").is_dir():
+            raise SinkError(f"{place}: a part of the collection is missing; --recreate makes it anew")
+        shard = edge.EdgeShard.load(str(place))
+        shutil.rmtree(place / "temp_segments", ignore_errors=True)  # of an `optimize` that was killed
+        return shard
+
+
+def index_kind(field: str, kind: str) -> edge.PayloadSchemaType:
+    """The engine's name for a kind of payload index.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    found: edge.PayloadSchemaType = _named(edge.PayloadSchemaType, kind, f"qdrant.payload_indexes.{field}")
+    return found
+
+
+def config_of(target: Target) -> edge.EdgeConfig:
+    """The engine's settings for a new collection.
+
+    Raises:
+        ConfigError: names the setting that the engine does not know.
+    """
+    params = edge.EdgeVectorParams(
+        size=target.dimension,
+        distance=_named(edge.Distance, target.distance, "qdrant.distance"),
+        datatype=_named(edge.VectorStorageDatatype, target.datatype, "qdrant.datatype")
+        if target.datatype
+        else None,
+        memory=edge.Memory.Cold if target.on_disk else None,
+    )
+    try:
+        return edge.EdgeConfig(
+            vectors=params if target.vector_name is None else {target.vector_name: params},
+            hnsw_config=edge.HnswIndexConfig(**HNSW | dict(target.hnsw)) if target.hnsw else None,
+            quantization_config=_quantization(target.quantization) if target.quantization else None,
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"qdrant.hnsw, qdrant.quantization: {error}") from error
+
+
+def _quantization(settings: Mapping[str, Any]) -> Any:
+    """Quantization as people write it for a server: one key, `scalar`, `product` or `binary`."""
+    (kind, options), *more = settings.items()
+    options = dict(options or {})
+    if kind == "scalar" and not more:
+        options["type"] = _named(edge.ScalarType, options.get("type", "int8"), "qdrant.quantization")
+        return edge.ScalarQuantizationConfig(**options)
+    if kind == "product" and not more:
+        ratio = _named(edge.CompressionRatio, options.pop("compression", "x16"), "qdrant.quantization")
+        return edge.ProductQuantizationConfig(compression=ratio, **options)
+    if kind == "binary" and not more:
+        return edge.BinaryQuantizationConfig(**options)
+    raise ConfigError("qdrant.quantization: one of scalar, product or binary")
+
+
+def _named(enum: Any, name: str, setting: str) -> Any:
+    """The member of one of the engine's enumerations, whatever the case of its letters."""
+    names = {key.lower(): key for key in dir(enum) if not key.startswith("_")}
+    if str(name).lower() not in names:
+        raise ConfigError(f"{setting}: {name!r} is none of {', '.join(sorted(names))}")
+    return getattr(enum, names[str(name).lower()])
