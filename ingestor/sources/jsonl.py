@@ -11,7 +11,8 @@ import orjson
 from ingestor.errors import SourceError
 from ingestor.records import Document, Failure, RawBlock, ShardEnd, Skipped
 from ingestor.sources.cutting import Cut, Cutter, Limits, shard_end
-from ingestor.sources.fields import Fields, RecordError, RoundedError, document
+from ingestor.sources.fields import Fields, document
+from ingestor.sources.values import RecordError, RoundedError
 
 MAX_DIGITS = 4_000
 """Python makes no integers of more than 4,300 digits out of text; longer ones stay text."""

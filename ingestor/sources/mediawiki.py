@@ -13,7 +13,8 @@ from xml.etree import ElementTree
 from ingestor.errors import SourceError
 from ingestor.records import Document, Failure, RawBlock, ShardEnd, Skipped
 from ingestor.sources.cutting import Cut, Cutter, Limits, shard_end
-from ingestor.sources.fields import VISIBLE, Fields, RecordError, document
+from ingestor.sources.fields import Fields, document
+from ingestor.sources.values import VISIBLE, RecordError
 from ingestor.sources.wikitext import prose
 
 __all__ = ["documents", "prose", "splitter"]
@@ -123,7 +124,8 @@ def _document(
     namespace = page.findtext("ns", "").strip() or ("other" if _prefix(title) in prefixes else "0")
     if namespace != "0":
         return Skipped(place, "namespace")
-    revision = max(map(_revision, page.iterfind("revision")), key=lambda each: each.timestamp, default=None)
+    revisions = sorted(map(_revision, page.iterfind("revision")), key=lambda each: each.timestamp)
+    revision = revisions[-1] if revisions else None
     text = revision.text if revision else ""
     if page.find("redirect") is not None or REDIRECT.match(text):
         return Skipped(place, "redirect")

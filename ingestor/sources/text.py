@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from ingestor.errors import SourceError
 from ingestor.records import Document, Failure, RawBlock, ShardEnd, Skipped
 from ingestor.sources.cutting import Cut, Limits, shard_end
-from ingestor.sources.fields import VISIBLE, Fields
+from ingestor.sources.fields import Fields
+from ingestor.sources.values import VISIBLE
 
 
 class WholeFile:

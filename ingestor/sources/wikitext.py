@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import re
+from bisect import bisect
 
 import mwparserfromhell
 
@@ -24,13 +25,20 @@ DROPPED_LINK = re.compile(
 )
 SIMPLE = (
     (re.compile(r"</?p\b[^<>]*>|<br\b[^<>]*>|<hr\b[^<>]*>", re.IGNORECASE), "\n"),
-    (re.compile(r"\[\[:?(?:[^\[\]|{}<>\n]*\|)?([^\[\]|{}<>\n]*)\]\]"), r"\1"),
-    (re.compile(r"\[(?:[a-z]{3,6}:)?//[^\s\[\]<>]+[ \t]*([^\[\]\n]*)\]", re.IGNORECASE), r"\1"),
-    (re.compile(r"'{2,5}"), ""),
     (re.compile(r"</?[a-z][a-z0-9]*(?:\s[^<>]*)?/?>", re.IGNORECASE), ""),
+    (re.compile(r"'{2,5}"), ""),
+    (re.compile(r"\[\[:?(?:[^\[\]|{}<>\n]*\|)?([^\[\]|{}<>\n]*)\]\]"), r"\1"),
+    (re.compile(r"\[(?:[a-z]{3,6}:)?//[^\s\[\]<>]++[ \t]*+([^\[\]\n]*+)\]", re.IGNORECASE), r"\1"),
     (re.compile(r"__[A-Z]+__"), ""),
 )
-RESIDUE = re.compile(r"\[\[|\]\]|\{\{|\}\}|</?[a-z]", re.IGNORECASE)
+GAPS = (
+    (re.compile(r"\((?:[ \t\xa0]|&nbsp;|[;,])*+\)"), ""),
+    (re.compile(r"[ \t]{2,}"), " "),
+    (re.compile(r" ([.,])(?=\s|$)", re.MULTILINE), r"\1"),
+)
+"""What templates leave behind in a sentence."""
+RESIDUE = re.compile(r"\[\[|\]\]")
+SECTION = re.compile(r"^==", re.MULTILINE)
 LINE_START = re.compile(r"(?:[*#:;]+|-{4,}|\|[-+]?)[ \t]*")
 PARAGRAPHS = re.compile(r"\n[ \t]*\n\s*")
 MOST_MARKS = 200
@@ -42,7 +50,7 @@ def prose(text: str) -> str:
     kept: list[str] = []
     text = _without_tags(text.replace("\ue000", "").replace("\ue001", ""), kept)
     text = _without_blocks(text)
-    for pattern, put in SIMPLE:
+    for pattern, put in SIMPLE + GAPS:
         text = pattern.sub(put, text)
     paragraphs = (_plain(paragraph) for paragraph in PARAGRAPHS.split(text))
     text = "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
@@ -94,6 +102,7 @@ class _Blocks:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._sections = [section.start() for section in SECTION.finditer(text)]
         self._cuts: list[tuple[int, int]] = []
         self._opened: list[
             tuple[str, int, int]
@@ -117,9 +126,8 @@ class _Blocks:
                 self._cuts.append((first, inner))
         if kind == "[" and not DROPPED_LINK.match(self._text, first):
             return
-        if (
-            kind == "{" and "\n==" in self._text[inner:start]
-        ):  # no template holds a section: a stray mark did this
+        if kind == "{" and bisect(self._sections, start) > bisect(self._sections, inner):
+            # no template holds a section: one of the two marks is a stray
             self._cuts += [(first, inner), (start, end)]
         else:
             self._cuts.append((first, end))
