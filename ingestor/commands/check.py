@@ -12,7 +12,6 @@ from pathlib import Path
 from ingestor import wiring
 from ingestor.config import Settings, refuse_unbuilt
 from ingestor.errors import ConfigError, IngestorError
-from ingestor.identity import vector_identity
 from ingestor.ledger import read_status
 from ingestor.lock import Lock
 from ingestor.model import ModelSpec
@@ -146,15 +145,14 @@ def about_locks(settings: Settings) -> str:
 def about_collection(settings: Settings, spec: ModelSpec) -> str:
     from ingestor.sink import collection
 
-    target, qdrant = wiring.target_of(settings, spec), settings.qdrant
+    target = wiring.target_of(settings, spec)
     state = Path(settings.state)
     known = (read_status(state)["identity"] if state.exists() else None) or {}
-    vector = vector_identity(spec, distance=qdrant.distance, vector_name=qdrant.vector_name)
     with collection.store_of(target) as store:
         found = store.read()
     if found is None:
         return "not there yet"
-    collection.check(found, target, known | {"vector": vector})
+    collection.check(found, target, known | wiring.identity_of(settings, spec))
     return f"{found.points:,} points of this model"
 
 

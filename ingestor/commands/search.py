@@ -15,7 +15,6 @@ from ingestor import wiring
 from ingestor.chunk import load_tokenizer
 from ingestor.config import Settings
 from ingestor.errors import ConfigError, IdentityMismatchError
-from ingestor.identity import vector_identity
 from ingestor.lock import Lock
 from ingestor.model import ModelSpec
 from ingestor.records import Batch, Int32s, Points
@@ -111,7 +110,7 @@ def search(
 
 def check_model(reader: Reader, spec: ModelSpec, settings: Settings) -> None:
     qdrant = settings.qdrant
-    wanted = vector_identity(spec, distance=qdrant.distance, vector_name=qdrant.vector_name)
+    wanted = wiring.identity_of(settings, spec)["vector"]
     stored = (reader.identity() or {}).get("vector", wanted)
     if differing := [name for name in wanted if stored.get(name) != wanted[name]]:
         says = "; ".join(f"{name}: {stored.get(name)!r} there, {wanted[name]!r} here" for name in differing)
