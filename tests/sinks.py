@@ -17,6 +17,7 @@ from ingestor.records import Points, UpsertRequest
 from ingestor.sink import Float32s, Target, framing_of, open_reader
 from ingestor.sink.pool import SinkPool
 from ingestor.sink.worker import ensure_collection
+from tests.servers import QdrantServer
 
 DIMENSION = 8
 IDENTITY: dict[str, Any] = {"vector": {"model": "hash:8"}, "record": {"fields": ["text"]}, "state": "state-1"}
@@ -36,6 +37,12 @@ def embedded(path: Path, **changes: Any) -> Target:
         distance="Cosine",
         dimension=DIMENSION,
     )
+    return replace(target, **changes)
+
+
+def served(server: QdrantServer, **changes: Any) -> Target:
+    """The same collection on a test server."""
+    target = replace(embedded(Path()), url=server.url, path=None, grpc_port=server.port)
     return replace(target, **changes)
 
 

@@ -26,7 +26,7 @@ class ServerSink:
 
     def __init__(self, target: Target, *, patience_s: float = PATIENCE_S) -> None:
         self._connection = Connection(target)
-        self._target = target
+        self.target = target
         self._patience_s = patience_s
         self._send: Any = self._connection.channel.unary_unary(
             UPSERT, request_serializer=None, response_deserializer=qdrant.PointsOperationResponse.FromString
@@ -50,7 +50,7 @@ class ServerSink:
             ids=[qdrant.PointId(uuid=str(UUID(bytes=row.tobytes()))) for row in ids]
         )
         request = qdrant.DeletePoints(
-            collection_name=self._target.collection, wait=True, points=qdrant.PointsSelector(points=chosen)
+            collection_name=self.target.collection, wait=True, points=qdrant.PointsSelector(points=chosen)
         )
         delete = self._connection.points.Delete
         persist(lambda: self._check(self._connection.once(delete, request)), patience_s=self._patience_s)
@@ -71,7 +71,7 @@ class ServerSink:
 
     def _start(self, vectors: Float32s, points: Points, start: int, stop: int) -> Any:
         """Send points [start, stop); the answer is a future."""
-        target, part = self._target, points.slice(start, stop)
+        target, part = self.target, points.slice(start, stop)
         message = framing.upsert_points(
             target.collection, part.ids, part.payloads, vectors[start:stop], vector_name=target.vector_name
         )
@@ -86,7 +86,7 @@ class ServerSink:
             try:
                 answer = call.result()
             except grpc.RpcError as error:
-                raise error_of(error, self._target) from error
+                raise error_of(error, self.target) from error
             self._check(answer)
 
         def write(start: int, stop: int) -> None:
@@ -98,4 +98,4 @@ class ServerSink:
         status = answer.result.status
         if status != qdrant.UpdateStatus.Completed:
             name = qdrant.UpdateStatus.Name(status)
-            raise TransientSinkError(f"{self._target}: the server has not finished a write ({name})")
+            raise TransientSinkError(f"{self.target}: the server has not finished a write ({name})")

@@ -1,0 +1,23 @@
+"""Fixtures that tests of several modules share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import QdrantServer
+
+
+@pytest.fixture(scope="session")
+def shared_qdrant_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QdrantServer]:
+    """One test server for the whole session, for it takes a second to start; stopped at the end."""
+    with QdrantServer(tmp_path_factory.mktemp("qdrant") / "server") as server:
+        yield server
+
+
+@pytest.fixture
+def qdrant_server(shared_qdrant_server: QdrantServer) -> QdrantServer:
+    """A test server without collections or faults."""
+    shared_qdrant_server.reset()
+    return shared_qdrant_server

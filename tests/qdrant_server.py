@@ -1,0 +1,438 @@
+"""A gRPC server that answers as Qdrant does, over the embedded engine, in a process of its own.
+
+    python tests/qdrant_server.py --port 0 --path DIR [--api-key KEY] [--version 1.17.0]
+
+It prints its port. `/control/Fault` takes a fault as JSON. A fault strikes one call of a method, in order:
+
+    {"method": "Points/Upsert", "code": "UNAVAILABLE"}                  refused, nothing applied
+    {..., "code": "RESOURCE_EXHAUSTED", "metadata": {"retry-after": "1"}}
+    {..., "code": "UNAVAILABLE", "after": true}                         applied, the answer is lost
+    {..., "status": "WaitTimeout"}                                      applied, but said to be unfinished
+    {..., "exit": true}                                                 applied, then the server is killed
+
+or every call of it, when it depends on what is asked:
+
+    {..., "code": "INVALID_ARGUMENT", "document": "d7"}                 whenever a point is of this document
+    {..., "code": "RESOURCE_EXHAUSTED", "most": 10}                     whenever there are more points
+
+`/control/Calls` answers with how often each method was called; `/control/Reset` forgets calls, faults and
+collections. Not here: update queue, optimizer, strict mode, replicas.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import grpc
+import numpy as np
+import qdrant_edge as edge
+from google.protobuf import message_factory
+from qdrant_client import grpc as qdrant
+from qdrant_client.conversions.conversion import GrpcToRest, payload_to_grpc
+from qdrant_client.grpc import collections_service_pb2, points_service_pb2, qdrant_pb2
+
+Code = grpc.StatusCode
+
+
+class RefusedError(Exception):
+    """What a real server would answer in place of a result."""
+
+    def __init__(self, code: grpc.StatusCode, detail: str, metadata: dict[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.metadata = tuple((metadata or {}).items())
+
+
+class Collection:
+    """One collection: how it was asked for, and a directory of the engine."""
+
+    def __init__(self, path: Path, create: qdrant.CreateCollection | None = None) -> None:
+        self.path = path
+        place, self._kept = path / "edge", path / "collection.pb"
+        if create is not None:
+            self.asked = create
+            place.mkdir(parents=True)
+            self.shard = edge.EdgeShard.create(str(place), self._config())
+            self.keep()
+        else:
+            self.asked = qdrant.CreateCollection.FromString(self._kept.read_bytes())
+            self.shard = edge.EdgeShard.load(str(place))
+
+    def keep(self) -> None:
+        new = self._kept.with_suffix(".new")
+        new.write_bytes(self.asked.SerializeToString())
+        new.rename(self._kept)
+
+    def vectors(self) -> dict[str, qdrant.VectorParams]:
+        """Vector name ("" for the unnamed one) to its parameters."""
+        config = self.asked.vectors_config
+        return {"": config.params} if config.HasField("params") else dict(config.params_map.map)
+
+    def _config(self) -> edge.EdgeConfig:
+        params = {
+            name: edge.EdgeVectorParams(
+                size=one.size, distance=getattr(edge.Distance, qdrant.Distance.Name(one.distance))
+            )
+            for name, one in self.vectors().items()
+        }
+        return edge.EdgeConfig(vectors=params.get("", params))
+
+    def point(self, point: qdrant.PointStruct) -> edge.Point:
+        """A point as the engine takes it; refuses other dimensions, as servers do since 1.18.3."""
+        named = point.vectors.WhichOneof("vectors_options") == "vectors"
+        given = dict(point.vectors.vectors.vectors) if named else {"": point.vectors.vector}
+        vectors = {name: np.asarray(vector.dense.data, np.float32) for name, vector in given.items()}
+        for name, vector in vectors.items():
+            if name not in self.vectors():
+                raise RefusedError(
+                    Code.INVALID_ARGUMENT, f"Wrong input: Not existing vector name error: {name}"
+                )
+            if len(vector) != self.vectors()[name].size:
+                size = self.vectors()[name].size
+                raise RefusedError(
+                    Code.INVALID_ARGUMENT,
+                    f"Wrong input: Vector dimension error: expected dim: {size}, got {len(vector)}",
+                )
+        rows = {name: vector.data for name, vector in vectors.items()}
+        payload = GrpcToRest.convert_payload(point.payload)
+        return edge.Point(id_of(point.id), rows if named else rows[""], payload)
+
+
+def id_of(point: qdrant.PointId) -> Any:
+    if point.WhichOneof("point_id_options") == "num":
+        return point.num
+    try:
+        return UUID(point.uuid)
+    except ValueError:
+        raise RefusedError(Code.INVALID_ARGUMENT, f"Unable to parse UUID: {point.uuid}") from None
+
+
+def point_id(point: Any) -> qdrant.PointId:
+    return qdrant.PointId(num=point) if isinstance(point, int) else qdrant.PointId(uuid=str(point))
+
+
+def filter_of(asked: qdrant.Filter) -> edge.Filter:
+    """A filter of equalities, all that the tests ask for."""
+    must = []
+    for condition in asked.must:
+        match = condition.field.match
+        value = getattr(match, match.WhichOneof("match_value"))
+        must.append(edge.FieldCondition(key=condition.field.key, match=edge.MatchValue(value=value)))
+    return edge.Filter(must=must)
+
+
+def vectors_output(vector: Any) -> qdrant.VectorsOutput:
+    def one(values: list[float]) -> qdrant.VectorOutput:
+        return qdrant.VectorOutput(dense=qdrant.DenseVector(data=values))
+
+    if isinstance(vector, dict):
+        named = {name: one(values) for name, values in vector.items()}
+        return qdrant.VectorsOutput(vectors=qdrant.NamedVectorsOutput(vectors=named))
+    return qdrant.VectorsOutput(vector=one(vector))
+
+
+class Service:
+    """The calls, by name; each takes and gives protobuf messages."""
+
+    def __init__(self, path: Path, version: str) -> None:
+        self._path = path
+        self._version = version
+        self._collections = {
+            folder.name: Collection(folder)
+            for folder in path.iterdir()
+            if (folder / "collection.pb").exists()
+        }
+
+    def _of(self, request: Any) -> Collection:
+        name = request.collection_name
+        if name not in self._collections:
+            raise RefusedError(Code.NOT_FOUND, f"Not found: Collection `{name}` doesn't exist!")
+        return self._collections[name]
+
+    def health_check(self, request: qdrant.HealthCheckRequest) -> qdrant.HealthCheckReply:
+        return qdrant.HealthCheckReply(title="qdrant test server", version=self._version)
+
+    def exists(self, request: Any) -> qdrant.CollectionExistsResponse:
+        exists = request.collection_name in self._collections
+        return qdrant.CollectionExistsResponse(result=qdrant.CollectionExists(exists=exists))
+
+    def list_all(self, request: Any) -> qdrant.ListCollectionsResponse:
+        names = [qdrant.CollectionDescription(name=name) for name in sorted(self._collections)]
+        return qdrant.ListCollectionsResponse(collections=names)
+
+    def create(self, request: qdrant.CreateCollection) -> qdrant.CollectionOperationResponse:
+        name = request.collection_name
+        if name in self._collections:
+            raise RefusedError(Code.ALREADY_EXISTS, f"Wrong input: Collection `{name}` already exists!")
+        self._collections[name] = Collection(self._path / name, request)
+        return qdrant.CollectionOperationResponse(result=True)
+
+    def drop(self, request: qdrant.DeleteCollection) -> qdrant.CollectionOperationResponse:
+        collection = self._collections.pop(request.collection_name, None)
+        if collection is not None:
+            collection.shard.close()
+            shutil.rmtree(collection.path)
+        return qdrant.CollectionOperationResponse(result=collection is not None)
+
+    def update(self, request: qdrant.UpdateCollection) -> qdrant.CollectionOperationResponse:
+        collection = self._of(request)
+        for key, value in request.metadata.items():
+            collection.asked.metadata[key].CopyFrom(value)
+        collection.keep()
+        return qdrant.CollectionOperationResponse(result=True)
+
+    def info(self, request: qdrant.GetCollectionInfoRequest) -> qdrant.GetCollectionInfoResponse:
+        collection = self._of(request)
+        asked, shard = collection.asked, collection.shard
+        config = qdrant.CollectionConfig(
+            params=qdrant.CollectionParams(
+                shard_number=asked.shard_number or 1,
+                vectors_config=asked.vectors_config,
+                replication_factor=asked.replication_factor or 1,
+                write_consistency_factor=asked.write_consistency_factor or 1,
+            ),
+            hnsw_config=asked.hnsw_config,
+            metadata=asked.metadata,
+        )
+        if asked.HasField("quantization_config"):
+            config.quantization_config.CopyFrom(asked.quantization_config)
+        schema = {
+            field: qdrant.PayloadSchemaInfo(
+                data_type=qdrant.PayloadSchemaType.Value(str(one.data_type).rpartition(".")[2])
+            )
+            for field, one in shard.info().payload_schema.items()
+        }
+        return qdrant.GetCollectionInfoResponse(
+            result=qdrant.CollectionInfo(
+                status=qdrant.CollectionStatus.Green,
+                optimizer_status=qdrant.OptimizerStatus(ok=True),
+                segments_count=1,
+                config=config,
+                payload_schema=schema,
+                points_count=shard.info().points_count,
+            )
+        )
+
+    def create_index(self, request: Any) -> qdrant.PointsOperationResponse:
+        kind = qdrant.FieldType.Name(request.field_type).removeprefix("FieldType")
+        kind_of_engine = getattr(edge.PayloadSchemaType, kind)
+        shard = self._of(request).shard
+        shard.update(edge.UpdateOperation.create_field_index(request.field_name, kind_of_engine))
+        return completed()
+
+    def upsert(self, request: qdrant.UpsertPoints) -> qdrant.PointsOperationResponse:
+        collection = self._of(request)
+        points = [collection.point(point) for point in request.points]
+        collection.shard.update(edge.UpdateOperation.upsert_points(points))
+        return completed() if request.wait else acknowledged()
+
+    def delete(self, request: qdrant.DeletePoints) -> qdrant.PointsOperationResponse:
+        ids = [id_of(point) for point in request.points.points.ids]
+        self._of(request).shard.update(edge.UpdateOperation.delete_points(ids))
+        return completed() if request.wait else acknowledged()
+
+    def count(self, request: qdrant.CountPoints) -> qdrant.CountResponse:
+        count = self._of(request).shard.count(edge.CountRequest(exact=True))
+        return qdrant.CountResponse(result=qdrant.CountResult(count=count))
+
+    def scroll(self, request: qdrant.ScrollPoints) -> qdrant.ScrollResponse:
+        offset = id_of(request.offset) if request.HasField("offset") else None
+        page, following = self._of(request).shard.scroll(
+            edge.ScrollRequest(limit=request.limit or 10, offset=offset, with_vector=True, with_payload=True)
+        )
+        result = [
+            qdrant.RetrievedPoint(
+                id=point_id(point.id),
+                payload=payload_to_grpc(point.payload or {}),
+                vectors=vectors_output(point.vector) if request.with_vectors.enable else None,
+            )
+            for point in page
+        ]
+        rest = None if following is None else point_id(following)
+        return qdrant.ScrollResponse(result=result, next_page_offset=rest)
+
+    def query_batch(self, request: qdrant.QueryBatchPoints) -> qdrant.QueryBatchResponse:
+        shard = self._of(request).shard
+        return qdrant.QueryBatchResponse(result=[self._query(shard, one) for one in request.query_points])
+
+    def _query(self, shard: edge.EdgeShard, asked: qdrant.QueryPoints) -> qdrant.BatchResult:
+        vector = list(asked.query.nearest.dense.data)
+        found = shard.query(
+            edge.QueryRequest(
+                query=edge.Query.Nearest(vector, using=asked.using or None),
+                limit=asked.limit,
+                filter=filter_of(asked.filter),
+                with_payload=True,
+                params=edge.SearchParams(exact=asked.params.exact),
+            )
+        )
+        points = [
+            qdrant.ScoredPoint(
+                id=point_id(point.id), score=point.score, payload=payload_to_grpc(point.payload or {})
+            )
+            for point in found
+        ]
+        return qdrant.BatchResult(result=points)
+
+
+def completed() -> qdrant.PointsOperationResponse:
+    return qdrant.PointsOperationResponse(result=qdrant.UpdateResult(status=qdrant.UpdateStatus.Completed))
+
+
+def acknowledged() -> qdrant.PointsOperationResponse:
+    return qdrant.PointsOperationResponse(result=qdrant.UpdateResult(status=qdrant.UpdateStatus.Acknowledged))
+
+
+CALLS: dict[str, Callable[[Service, Any], Any]] = {
+    "Qdrant/HealthCheck": Service.health_check,
+    "Collections/CollectionExists": Service.exists,
+    "Collections/List": Service.list_all,
+    "Collections/Create": Service.create,
+    "Collections/Delete": Service.drop,
+    "Collections/Update": Service.update,
+    "Collections/Get": Service.info,
+    "Points/CreateFieldIndex": Service.create_index,
+    "Points/Upsert": Service.upsert,
+    "Points/Delete": Service.delete,
+    "Points/Count": Service.count,
+    "Points/Scroll": Service.scroll,
+    "Points/QueryBatch": Service.query_batch,
+}
+SERVICES = {
+    name: service
+    for module in (collections_service_pb2, points_service_pb2, qdrant_pb2)
+    for name, service in module.DESCRIPTOR.services_by_name.items()
+}
+
+
+class Fault:
+    """Something that goes wrong with calls of one method; see the module's docstring."""
+
+    def __init__(self, asked: dict[str, Any]) -> None:
+        self.method: str = asked["method"]
+        self.after = any((asked.get("after"), asked.get("status"), asked.get("exit")))
+        self._asked = asked
+
+    @property
+    def once(self) -> bool:
+        return not self._asked.keys() & {"document", "most"}
+
+    def strikes(self, request: Any) -> bool:
+        if "document" in self._asked:
+            documents = [point.payload["document"].string_value for point in request.points]
+            return self._asked["document"] in documents
+        return "most" not in self._asked or len(request.points) > self._asked["most"]
+
+    def strike(self) -> qdrant.PointsOperationResponse:
+        if self._asked.get("exit"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if status := self._asked.get("status"):
+            result = qdrant.UpdateResult(status=qdrant.UpdateStatus.Value(status))
+            return qdrant.PointsOperationResponse(result=result)
+        raise RefusedError(
+            Code[self._asked["code"]], "a fault that was asked for", self._asked.get("metadata")
+        )
+
+
+class Handler(grpc.GenericRpcHandler):
+    """Finds the call that a path names, and answers for it; one call at a time, each to its end."""
+
+    def __init__(self, service: Service, api_key: str | None) -> None:
+        self._service = service
+        self._api_key = api_key
+        self._faults: list[Fault] = []
+        self._calls: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        path = handler_call_details.method.strip("/").removeprefix("qdrant.")
+        if path == "control/Fault":
+            return grpc.unary_unary_rpc_method_handler(self._add_fault)
+        if path == "control/Calls":
+            return grpc.unary_unary_rpc_method_handler(self._say_calls)
+        if path == "control/Reset":
+            return grpc.unary_unary_rpc_method_handler(self._reset)
+        if path not in CALLS:
+            return None
+        service, method = path.split("/")
+        asked = SERVICES[service].methods_by_name[method].input_type
+        return grpc.unary_unary_rpc_method_handler(
+            partial(self._answer, path),
+            request_deserializer=message_factory.GetMessageClass(asked).FromString,
+            response_serializer=lambda message: message.SerializeToString(),
+        )
+
+    def _add_fault(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        self._faults.append(Fault(json.loads(request)))
+        return b""
+
+    def _say_calls(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        return json.dumps(self._calls).encode()
+
+    def _reset(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        self._calls.clear()
+        self._faults.clear()
+        for collection in self._service.list_all(None).collections:
+            self._service.drop(qdrant.DeleteCollection(collection_name=collection.name))
+        return b""
+
+    def _answer(self, path: str, request: Any, context: grpc.ServicerContext) -> Any:
+        try:
+            self._check_key(path, context)
+            with self._lock:
+                return self._call(path, request)
+        except RefusedError as refused:
+            context.set_trailing_metadata(refused.metadata)
+            context.abort(refused.code, refused.detail)
+
+    def _call(self, path: str, request: Any) -> Any:
+        self._calls[path] += 1
+        found = [one for one in self._faults if one.method == path and one.strikes(request)]
+        fault = found[0] if found else None
+        if fault and fault.once:
+            self._faults.remove(fault)
+        if fault and not fault.after:
+            fault.strike()
+        answer = CALLS[path](self._service, request)
+        return fault.strike() if fault else answer
+
+    def _check_key(self, path: str, context: grpc.ServicerContext) -> None:
+        given = dict(context.invocation_metadata()).get("api-key")
+        if self._api_key and path != "Qdrant/HealthCheck" and given != self._api_key:
+            raise RefusedError(
+                Code.UNAUTHENTICATED, "Must provide an API key or an Authorization bearer token"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--path", type=Path, required=True)
+    parser.add_argument("--api-key")
+    parser.add_argument("--version", default="1.17.0")
+    asked = parser.parse_args()
+    server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)])
+    server.add_generic_rpc_handlers([Handler(Service(asked.path, asked.version), asked.api_key)])
+    port = server.add_insecure_port(f"127.0.0.1:{asked.port}")
+    server.start()
+    sys.stdout.write(f"{port}\n")
+    sys.stdout.flush()
+    server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    main()
