@@ -16,8 +16,8 @@ T = TypeVar("T")
 class Channel(Generic[T]):
     """A queue with a bound and an end.
 
-    `close()` says that all is sent: call it after success only, once for each producer. A producer that fails leaves the channel
-    open; its TaskGroup then cancels whoever waits.
+    `close()` says that all is sent: call it after success only, once for each producer. A producer that fails
+    leaves the channel open; its TaskGroup then cancels whoever waits.
 
     Args:
         depth: items that may wait; a sender beyond that waits.

@@ -1,7 +1,7 @@
 """Everything that can go wrong and that the caller may tell apart.
 
-Each error carries a message for people: what happened, where, and what to do. `cli` turns it into one line and
-the exit code named here; nothing else prints.
+Each error carries a message for people: what happened, where, and what to do. `cli` turns it into one line
+    and the exit code named here; nothing else prints.
 """
 
 
@@ -71,3 +71,7 @@ class EncoderError(IngestorError):
 
 class WorkerDiedError(IngestorError):
     """A worker process ended by itself: killed, out of memory, or crashed in native code."""
+
+
+class DrainTimeoutError(IngestorError):
+    """A stopped run could not write in time what it had in hand; nothing is lost but time."""

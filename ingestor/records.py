@@ -19,7 +19,9 @@ Int64s = npt.NDArray[np.int64]
 UInt8s = npt.NDArray[np.uint8]
 
 DOCUMENTS_PER_BLOCK = 1 << 24
-"""A document's serial number in a run is `block.number * DOCUMENTS_PER_BLOCK + its index in the block's census`."""
+"""A document's serial number in a run is `block.number * DOCUMENTS_PER_BLOCK + its index in the block's
+census`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Shard:
         path: how to open it (may hold surrogates where the name on disk is no UTF-8).
         size: bytes on disk.
         fingerprint: changes when the file does.
+        position: its place in the listing, which is sorted by name.
         again: the shard was read before in this run; only documents that wait for it are taken.
     """
 
@@ -40,6 +43,7 @@ class Shard:
     path: str
     size: int
     fingerprint: str
+    position: int = 0
     again: bool = False
 
 
@@ -48,7 +52,8 @@ class ShardEnd:
     """How the reading of one shard ended.
 
     Attributes:
-        finished: everything there was to read was read, so the shard may be passed over while it stays the same.
+        finished: everything there was to read was read, so the shard may be passed over while it stays the
+            same.
         errors: (kind, detail) of what broke the shard off; an error excludes `finished`.
         warnings: (kind, detail) of what people should know.
     """

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from ingestor import model
+from ingestor import identity, model
 from ingestor.config import Settings
+from ingestor.errors import ConfigError
 from ingestor.model import ModelSpec
 from ingestor.sink import Target
 from ingestor.sources import Fields, listing
 from ingestor.sources.listing import Listing
+
+CHUNKING = 1
+"""Raise it when chunk.py cuts the same text in another way."""
+CHARS_PER_TOKEN = 6
+"""Bounds chunks of text that the vocabulary hardly covers; English has 4 to 5."""
 
 
 def listing_of(settings: Settings) -> Listing:
@@ -61,6 +68,35 @@ def target_of(settings: Settings, spec: ModelSpec) -> Target:
         quantization=qdrant.quantization,
         payload_indexes=qdrant.payload_indexes,
     )
+
+
+def identity_of(settings: Settings, spec: ModelSpec) -> dict[str, dict[str, Any]]:
+    """What the collection is written with: `vector` must never change, `record` makes every document new."""
+    qdrant, source = settings.qdrant, settings.source
+    vector = identity.vector_identity(spec, distance=qdrant.distance, vector_name=qdrant.vector_name)
+    record = {
+        "text_field": list(source.text_field),
+        "id_field": source.id_field,
+        "id_scope": source.id_scope,
+        "metadata_fields": source.metadata_fields,
+        "chunking": [CHUNKING, *chunk_limits(settings, spec)],
+    }
+    return {"vector": vector, "record": record}
+
+
+def chunk_limits(settings: Settings, spec: ModelSpec) -> tuple[int, int, int]:
+    """`max_tokens`, `overlap_tokens` and `max_chars` of a chunk.
+
+    Raises:
+        ConfigError: the model does not take so many tokens.
+    """
+    chunk = settings.chunk
+    max_tokens = chunk.max_tokens or spec.max_tokens
+    if max_tokens > spec.max_tokens:
+        raise ConfigError(
+            f"chunk.max_tokens: {max_tokens} is more than {spec.name} takes; set {spec.max_tokens} or less"
+        )
+    return max_tokens, chunk.overlap_tokens, chunk.max_chars or CHARS_PER_TOKEN * max_tokens
 
 
 def state_lock(settings: Settings) -> Path:

@@ -1,0 +1,39 @@
+"""From what was counted to the report."""
+
+from __future__ import annotations
+
+from ingestor.job import Job
+from ingestor.ledger import Plan
+from ingestor.report import Remark, Report
+
+
+def begin_account(job: Job, report: Report, plan: Plan) -> None:
+    """What is known before anything is read: the documents of shards that are passed over."""
+    tally = job.tally
+    report.shards.seen, report.shards.unchanged = len(job.listing.shards), plan.unchanged
+    failed = sum(plan.failed.values())
+    tally.read = plan.held + plan.lost + failed
+    tally.unchanged, tally.duplicates, tally.failed = plan.held, plan.lost, failed
+    tally.rejected.update(plan.failed)
+    tally.warnings += job.listing.warnings
+    job.progress.shards_total = len(plan.shards)
+
+
+async def fill_account(job: Job, report: Report, seconds: float) -> None:
+    """Bring the tally into the report, at the end of a run or where it broke off."""
+    tally, documents = job.tally, report.documents
+    documents.read, documents.unchanged = tally.read, tally.unchanged
+    documents.duplicates, documents.failed = tally.duplicates, tally.failed
+    documents.skipped, documents.rejected = tally.skipped.total(), tally.rejected_records
+    if job.options.dry_run:
+        documents.would_index = tally.indexed
+    else:
+        documents.indexed = tally.indexed
+        report.chunks.embedded, report.points.upserted = tally.chunks, tally.points
+    report.points.deleted, report.tokens.embedded = tally.points_deleted, tally.tokens
+    report.rejected_by_kind, report.skipped_by_kind = dict(tally.rejected), dict(tally.skipped)
+    report.shard_errors = [Remark(*error) for error in tally.shard_errors]
+    report.warnings = [Remark(*warning) for warning in tally.warnings]
+    report.shards.failed = len({shard for shard, _, _ in tally.shard_errors})
+    report.replaced_characters, report.stages, report.seconds = tally.replaced_characters, job.times, seconds
+    report.failures_open = (await job.in_ledger(job.ledger.totals))[2] + len(tally.shard_errors)

@@ -1,0 +1,308 @@
+"""Cuts documents into chunks on token boundaries and makes the token ids of each chunk, once.
+
+A chunk never has more tokens than the model takes, special tokens and prompt among them, nor more characters
+than `max_chars`. Cuts fall between paragraphs, else sentences, else words, where the second half of a window
+has such a place.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ingestor.errors import ModelError
+from ingestor.model import ModelSpec
+from ingestor.records import Int32s
+
+_PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*")
+_SENTENCE = re.compile(r"""[.!?…]["'”’)\]]*\s+|[。！？｡]["'”’」』）]*\s*|\n\s*""")
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a document.
+
+    Attributes:
+        text: what is stored.
+        ids: int32[n], its token ids, special tokens and prompt among them.
+        unknown: how many of them stand for something that the model's vocabulary does not have.
+    """
+
+    text: str
+    ids: Int32s
+    unknown: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A text's tokens, without special ones: their ids, where they lie in the text, and where a cut leaves them as they are.
+
+    Attributes:
+        ids: int32[n].
+        starts, ends: int32[n], in characters of the text.
+        kept: bool[n], cutting the text before the token leaves the tokens on both sides unchanged.
+    """
+
+    ids: Int32s
+    starts: Int32s
+    ends: Int32s
+    kept: npt.NDArray[np.bool_]
+
+
+class Tokenizer(Protocol):
+    prefix: Int32s
+    suffix: Int32s
+    unknown: int
+
+    def ids(self, texts: Sequence[str]) -> list[Int32s]: ...
+    def tokens(self, text: str) -> Tokens: ...
+
+
+class ModelTokenizer:
+    """The model's own tokenizer, with padding and truncation off and control tokens in running text taken as
+    plain words.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        from tokenizers import Tokenizer as Library
+        from tokenizers import normalizers
+
+        self._library = Library.from_file(str(Path(spec.folder) / "tokenizer.json"))
+        self._library.no_padding()
+        self._library.no_truncation()
+        self._library.encode_special_tokens = True
+        if spec.lower_case:
+            given = [self._library.normalizer] if self._library.normalizer else []
+            self._library.normalizer = normalizers.Sequence([normalizers.Lowercase(), *given])
+        self.prefix, self.suffix = self._template()
+        self._continues = self._continuations()
+        unknown = getattr(self._library.model, "unk_token", None)
+        number = None if unknown is None else self._library.token_to_id(unknown)
+        self.unknown = -1 if number is None else number
+
+    def ids(self, texts: Sequence[str]) -> list[Int32s]:
+        found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in found]
+
+    def tokens(self, text: str) -> Tokens:
+        encoding = self._library.encode(text, add_special_tokens=False)
+        ids = np.array(encoding.ids, np.int32)
+        spans = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        kept = np.zeros(len(ids), np.bool_) if self._continues is None else ~self._continues[ids]
+        return Tokens(ids, spans[:, 0], spans[:, 1], kept)
+
+    def _template(self) -> tuple[Int32s, Int32s]:
+        """The special tokens before and after a text."""
+        bare = self._library.encode("a", add_special_tokens=False).ids
+        whole = self._library.encode("a").ids
+        for start in range(len(whole) - len(bare) + 1):
+            if whole[start : start + len(bare)] == bare:
+                suffix = whole[start + len(bare) :]
+                return np.array(whole[:start], np.int32), np.array(suffix, np.int32)
+        raise ModelError("the tokenizer's special tokens change the text between them; it cannot be chunked")
+
+    def _continuations(self) -> npt.NDArray[np.bool_] | None:
+        """For each token id, whether it goes on a word; None where a cut between words can change the tokens."""
+        from tokenizers import models, pre_tokenizers
+
+        model = self._library.model
+        if not isinstance(model, models.WordPiece) or not isinstance(
+            self._library.pre_tokenizer, pre_tokenizers.BertPreTokenizer
+        ):
+            return None
+        vocabulary = self._library.get_vocab(with_added_tokens=True)
+        continues = np.zeros(max(vocabulary.values()) + 1, np.bool_)
+        prefix = model.continuing_subword_prefix
+        continues[[number for token, number in vocabulary.items() if token.startswith(prefix)]] = True
+        return continues
+
+
+class HashTokenizer:
+    """Words and signs, numbered by a hash: for the hash encoder, which has no vocabulary."""
+
+    prefix = suffix = np.zeros(0, np.int32)
+    unknown = -1
+
+    def ids(self, texts: Sequence[str]) -> list[Int32s]:
+        return [self._number(_WORD.findall(text)) for text in texts]
+
+    def tokens(self, text: str) -> Tokens:
+        spans = np.array([match.span() for match in _WORD.finditer(text)], np.int32).reshape(-1, 2)
+        ids = self._number(_WORD.findall(text))
+        return Tokens(ids, spans[:, 0], spans[:, 1], np.ones(len(ids), np.bool_))
+
+    def _number(self, words: list[str]) -> Int32s:
+        return np.array([zlib.crc32(word.encode()) & 0x7FFFFFFF for word in words], np.int32)
+
+
+def load_tokenizer(spec: ModelSpec) -> Tokenizer:
+    """The tokenizer that belongs to a model.
+
+    Raises:
+        ModelError: its file is missing or broken.
+    """
+    if not spec.folder:
+        return HashTokenizer()
+    try:
+        return ModelTokenizer(spec)
+    except ModelError:
+        raise
+    except Exception as error:  # the library raises bare Exceptions
+        raise ModelError(f"{spec.name}: cannot read {spec.folder}/tokenizer.json: {error}") from error
+
+
+class Chunker:
+    """Cuts texts into chunks of at most `max_tokens` tokens and `max_chars` characters.
+
+    Args:
+        tokenizer: the model's.
+        prompt: put before each chunk, as the model was trained; not stored, but counted.
+        max_tokens: special tokens and prompt included.
+        overlap_tokens: at most so many tokens of a chunk are repeated in the next.
+        max_chars: bound in characters, for texts that the vocabulary does not cover.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, prompt: str, max_tokens: int, overlap_tokens: int, max_chars: int
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._prompt = prompt
+        prompt_ids = tokenizer.ids([prompt])[0] if prompt else np.zeros(0, np.int32)
+        self._room = max_tokens - len(tokenizer.prefix) - len(tokenizer.suffix)
+        self._window = self._room - len(prompt_ids)
+        self._overlap = overlap_tokens
+        self._max_chars = max_chars
+        if self._window < 1:
+            raise ModelError(f"max_tokens {max_tokens} leaves no room beside special tokens and the prompt")
+
+    def chunks(self, texts: Sequence[str]) -> list[list[Chunk]]:
+        """The chunks of each text, in order; none where nothing is left to embed. Every visible character is
+        in some chunk.
+        """
+        bodies = [text.strip() for text in texts]
+        short = [i for i, body in enumerate(bodies) if len(body) <= self._max_chars]
+        found: list[list[Chunk]] = [[] for _ in texts]
+        for i, ids in zip(short, self._tokenizer.ids([self._prompt + bodies[i] for i in short]), strict=True):
+            if len(ids) <= self._room:
+                found[i] = [self._chunk(texts[i], ids)] if len(ids) else []
+            else:
+                found[i] = list(self._cut(bodies[i]))
+        for i in set(range(len(texts))).difference(short):
+            found[i] = list(self._cut(bodies[i]))
+        return found
+
+    def _cut(self, text: str) -> Iterator[Chunk]:
+        """Windows over a text that is longer than one."""
+        tokens = self._tokenizer.tokens(text)
+        total = len(tokens.ids)
+        rank = _ranks(text, tokens)
+        first = 0
+        while first < total:
+            start = int(tokens.starts[first]) if first else 0
+            last = self._last(tokens, rank, first, start)
+            end = int(tokens.starts[last]) if last < total else len(text)
+            if tokens.ends[first] - start > self._max_chars:
+                yield from self._pieces(text[start:end])
+            elif not text[start:end].strip():
+                pass  # a vocabulary with tokens for blanks
+            elif (chunk := self._fit(text[start:end], tokens, first, last)) is not None:
+                yield chunk
+            else:  # cut here, the text has more tokens than it had as part of the whole
+                last, chunk = self._shrink(text, tokens, start, first, last)
+                yield chunk
+            if last == total:
+                return
+            first = self._next(rank, first, last)
+
+    def _last(self, tokens: Tokens, rank: npt.NDArray[np.int8], first: int, start: int) -> int:
+        """Where the window that begins at token `first` ends (exclusive): the best cut in its second half."""
+        total = len(tokens.ids)
+        most = min(first + self._window, total)
+        most = int(np.searchsorted(tokens.ends[first:most], start + self._max_chars, "right")) + first
+        most = max(most, first + 1)
+        if most == total:
+            return total
+        least = first + (most - first) // 2 + 1
+        ranks = rank[least : most + 1]
+        return most if not len(ranks) else most - int(np.argmax(ranks[::-1]))
+
+    def _fit(self, text: str, tokens: Tokens, first: int, last: int) -> Chunk | None:
+        """The chunk of tokens `first:last`, or None where, tokenized by itself, it does not fit."""
+        text = text.strip()
+        total = len(tokens.ids)
+        whole = (not first or tokens.kept[first]) and (last == total or tokens.kept[last])
+        if whole and not self._prompt:
+            return self._chunk(text, tokens.ids[first:last])
+        ids = self._tokenizer.ids([self._prompt + text])[0]
+        return self._chunk(text, ids) if len(ids) <= self._room else None
+
+    def _shrink(self, text: str, tokens: Tokens, start: int, first: int, last: int) -> tuple[int, Chunk]:
+        while last > first + 1:
+            last -= max(1, (last - first) // 16)
+            chunk = self._fit(text[start : int(tokens.starts[last])], tokens, first, last)
+            if chunk is not None:
+                return last, chunk
+        piece = text[start : int(tokens.ends[first])]
+        ids = self._tokenizer.ids([self._prompt + piece])[0][: self._room]
+        return last, self._chunk(piece, ids)
+
+    def _pieces(self, text: str) -> Iterator[Chunk]:
+        """A single token over more characters than a chunk may have: cut by characters."""
+        while text:
+            cut = min(self._max_chars, len(text))
+            while cut < len(text) and cut > self._max_chars - 64 and _joins(text[cut]):
+                cut -= 1
+            ids = self._tokenizer.ids([self._prompt + text[:cut]])[0]
+            while len(ids) > self._room and cut > 1:
+                cut = max(cut * self._room // len(ids), 1)
+                ids = self._tokenizer.ids([self._prompt + text[:cut]])[0]
+            if len(ids) and text[:cut].strip():
+                yield self._chunk(text[:cut].strip(), ids[: self._room])
+            text = text[cut:]
+
+    def _next(self, rank: npt.NDArray[np.int8], first: int, last: int) -> int:
+        """Where the next window begins: within the overlap at a sentence, else a word, else where this one
+        ended.
+        """
+        least = max(last - self._overlap, first + 1)
+        ranks = rank[least : last + 1]
+        for wanted in (2, 1):
+            found = np.flatnonzero(ranks >= wanted)
+            if len(found):
+                return least + int(found[0])
+        return last
+
+    def _chunk(self, text: str, ids: Int32s) -> Chunk:
+        whole = np.concatenate([self._tokenizer.prefix, ids, self._tokenizer.suffix])
+        return Chunk(text, whole, int(np.count_nonzero(ids == self._tokenizer.unknown)))
+
+
+def _ranks(text: str, tokens: Tokens) -> npt.NDArray[np.int8]:
+    """int8[n + 1]: how good a place to cut lies before each token: 3 paragraph, 2 sentence or line, 1 word, 0
+    within a word.
+    """
+    total = len(tokens.ids)
+    rank = np.zeros(total + 1, np.int8)
+    rank[total] = 3
+    rank[1:total] = tokens.starts[1:] > tokens.ends[:-1]
+    for value, pattern in ((2, _SENTENCE), (3, _PARAGRAPH)):
+        places = np.array([match.end() for match in pattern.finditer(text)], np.int32)
+        before = np.searchsorted(tokens.starts, places, "left")
+        inside = before < total
+        exact = before[inside]
+        rank[exact[tokens.starts[exact] == places[inside]]] = value
+    return rank
+
+
+def _joins(character: str) -> bool:
+    """The character belongs to the one before it: a mark, a joiner, a variation selector."""
+    return unicodedata.category(character) in ("Mn", "Mc", "Me") or character in "\u200d\ufe0f"

@@ -1,0 +1,58 @@
+"""What takes the place of encoder, sinks and state when a run only reads, chunks and counts."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from ingestor.records import Applied, ChunkBlock, UInt8s
+
+_OWN_FIELDS = ("document", "chunk", "chunks", "text")
+
+
+class Nowhere:
+    """Sinks that hold nothing."""
+
+    async def delete(self, ids: UInt8s) -> None:
+        pass
+
+    async def flush(self) -> None:
+        pass
+
+
+async def write_chunks(
+    blocks: AsyncIterator[ChunkBlock], *, file: Path | None
+) -> AsyncGenerator[Applied, None]:
+    """Write each chunk as a JSON line, in reading order, and take it for stored."""
+    with file.open("wb") if file else open("/dev/null", "wb") as out:
+        async for block in blocks:
+            if file:
+                await asyncio.to_thread(out.write, _lines(block))
+            yield Applied(block.points.documents)
+
+
+def _lines(block: ChunkBlock) -> bytes:
+    tokens = np.diff(block.offsets).tolist()
+    lines = []
+    for payload, count in zip(block.points.payloads, tokens, strict=True):
+        metadata = orjson.loads(payload)
+        own = {name: metadata.pop(name) for name in _OWN_FIELDS}
+        lines.append(
+            orjson.dumps({**own, "tokens": count, "shard": block.shard, "payload": metadata}) + b"\n"
+        )
+    return b"".join(lines)
+
+
+def copy_state(state: Path, copy: Path) -> None:
+    """Copy the state file, if there is one, so that what a dry run remembers is forgotten with the copy."""
+    if state.exists():
+        source = sqlite3.connect(f"file:{state}?mode=ro", uri=True)
+        target = sqlite3.connect(copy)
+        source.backup(target)
+        target.close()
+        source.close()

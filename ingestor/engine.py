@@ -1,0 +1,129 @@
+"""What a run opens once it knows that there is work: processes, buffers, device and encoder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingestor import worker
+from ingestor.buffers import BufferPool, sweep
+from ingestor.config import Settings
+from ingestor.errors import ConfigError
+from ingestor.model import ModelSpec
+
+if TYPE_CHECKING:
+    from ingestor.device import Device
+    from ingestor.encoder import Encoder
+
+CPU_TOKEN_BUDGET = 1024
+"""Padded tokens in a batch; more is slower, for the activations leave the cache."""
+GPU_TOKEN_BUDGET = 65_536
+TOKENS_PER_ROW = 16
+"""Before a GPU a slot has a row for so many tokens of the budget; shorter chunks make batches of fewer
+tokens.
+"""
+CPU_SLOT_ROWS = 256
+CPU_BLOCK_BYTES = 256 << 10
+GPU_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The encoder's side of a run.
+
+    Attributes:
+        device: where the encoder runs.
+        encoder: turns batches into vectors.
+        buffers: the slots between the device and the sink processes.
+        token_budget: tokens in a batch.
+    """
+
+    device: Device
+    encoder: Encoder
+    buffers: BufferPool
+    token_budget: int
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.torch_device.type == "cuda"
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def prepare_processes(settings: Settings) -> int:
+    """How many processes tokenize: few beside an encoder that needs the cores itself, most cores before a
+    GPU.
+    """
+    if not isinstance(settings.pipeline.prepare_processes, str):
+        return settings.pipeline.prepare_processes
+    return max(1, cores() - 4) if has_gpu(settings) else max(1, cores() // 4)
+
+
+def sink_processes(settings: Settings) -> int:
+    if not isinstance(settings.pipeline.sink_processes, str):
+        return settings.pipeline.sink_processes
+    return 2 if settings.qdrant.url and cores() > 4 else 1
+
+
+def has_gpu(settings: Settings) -> bool:
+    """Whether the encoder will run on a GPU, as far as can be told without loading torch."""
+    wanted = settings.encoder.device
+    return wanted.startswith("cuda") or (wanted == "auto" and Path("/dev/nvidiactl").exists())
+
+
+async def open_workers(stack: AsyncExitStack, processes: int) -> ProcessPoolExecutor:
+    """Start the prepare processes' pool; it is ended off the loop."""
+    pool = worker.spawn(processes)
+
+    async def close() -> None:
+        worker.kill(pool)  # what they have in hand is not wanted any more
+        await asyncio.to_thread(pool.shutdown, cancel_futures=True)
+
+    stack.push_async_callback(close)
+    return pool
+
+
+async def open_engine(
+    stack: AsyncExitStack, settings: Settings, spec: ModelSpec, *, max_tokens: int, lock_name: str
+) -> Engine:
+    """Open device and buffers and load the model, with torch imported here for the first time.
+
+    Raises:
+        ConfigError: the token budget is less than one chunk may have.
+        ResourceError: there is too little shared memory.
+    """
+    from ingestor.device import open_device
+    from ingestor.encoder import load_encoder
+
+    device = open_device(settings.encoder.device)
+    stack.push_async_callback(device.close)
+    on_gpu = device.torch_device.type == "cuda"
+    budget = settings.encoder.token_budget
+    if isinstance(budget, str):  # auto
+        budget = max(GPU_TOKEN_BUDGET if on_gpu or not spec.folder else CPU_TOKEN_BUDGET, max_tokens)
+    if budget < max_tokens:
+        raise ConfigError(
+            f"encoder.token_budget: {budget} is less than one chunk may have ({max_tokens} tokens); raise it or lower chunk.max_tokens"
+        )
+    rows = budget // TOKENS_PER_ROW if on_gpu else CPU_SLOT_ROWS
+    if not isinstance(settings.pipeline.buffer_bytes, str):
+        rows = settings.pipeline.buffer_bytes // (4 * spec.dimension)
+    if rows < 1:
+        raise ConfigError(
+            f"pipeline.buffer_bytes: {settings.pipeline.buffer_bytes} bytes hold no vector of {spec.dimension} float32 values"
+        )
+    sweep(lock_name)
+    buffers = BufferPool.create(
+        lock_name, slots=settings.pipeline.buffers, rows=rows, dimension=spec.dimension
+    )
+    stack.callback(buffers.close)
+    await device.register(buffers)
+    encoder = await device.launch(load_encoder, spec, device=device, precision=settings.encoder.precision)
+    return Engine(device, encoder, buffers, budget)

@@ -1,0 +1,136 @@
+"""What one run works with: opened in order before anything is read, and closed in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import orjson
+
+from ingestor import engine, wiring
+from ingestor.channel import StageTime
+from ingestor.config import RunOptions, Settings
+from ingestor.dry_run import copy_state
+from ingestor.engine import Engine
+from ingestor.errors import IdentityMismatchError
+from ingestor.ledger import Ledger
+from ingestor.lock import Lock
+from ingestor.model import ModelSpec
+from ingestor.settle import Tally
+from ingestor.sink import check_target
+from ingestor.sink.pool import SinkPool
+from ingestor.sources.listing import Listing
+from ingestor.telemetry import Progress
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Job:
+    """What one run works with."""
+
+    settings: Settings
+    options: RunOptions
+    stop: asyncio.Event
+    progress: Progress
+    stack: AsyncExitStack
+    listing: Listing
+    spec: ModelSpec
+    identity: dict[str, Any]
+    state: Path
+    ledger: Ledger
+    unpack: ThreadPoolExecutor
+    workers: ProcessPoolExecutor | None = None
+    sinks: SinkPool | None = None
+    engine: Engine | None = None
+    tally: Tally = field(default_factory=Tally)
+    times: dict[str, StageTime] = field(default_factory=dict)
+
+    async def in_ledger(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run one of the ledger's methods in its thread."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self.ledger.thread, lambda: work(*args, **kwargs)
+        )
+
+    def stage(self, name: str) -> StageTime:
+        return self.times.setdefault(name, StageTime())
+
+
+async def open_job(
+    stack: AsyncExitStack, settings: Settings, options: RunOptions, stop: asyncio.Event, progress: Progress
+) -> Job:
+    """List the shards, read the model's files, take the locks, open the ledger: all that costs little."""
+    unpack = stack.enter_context(ThreadPoolExecutor(4, "unpack"))
+    thread = stack.enter_context(ThreadPoolExecutor(1, "ledger"))
+    loop = asyncio.get_running_loop()
+    listing = await loop.run_in_executor(unpack, wiring.listing_of, settings)
+    spec = await loop.run_in_executor(unpack, wiring.spec_of, settings)
+    identity = wiring.identity_of(settings, spec)
+    state = Path(settings.state)
+    if options.dry_run:
+        copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestor-"))) / "state.sqlite3"
+        await loop.run_in_executor(unpack, copy_state, state, copy)
+        state = copy
+    else:
+        for path in filter(None, (wiring.state_lock(settings), wiring.engine_lock(settings))):
+            lock = Lock.acquire  # in a thread: it may wait
+            stack.enter_context(
+                await loop.run_in_executor(unpack, lock, path, options.lock_wait_s, stop.is_set)
+            )
+    ledger = await loop.run_in_executor(thread, Ledger.open, state, thread)
+    job = Job(settings, options, stop, progress, stack, listing, spec, identity, state, ledger, unpack)
+    stack.push_async_callback(job.in_ledger, ledger.close)
+    return job
+
+
+async def check_identity(job: Job) -> None:
+    """Refuse another vector identity by the ledger alone, before anything is opened.
+
+    The collection itself is asked by `open_sinks`, where there is work to do.
+
+    Raises:
+        IdentityMismatchError: the documents that the ledger knows have vectors of another model.
+    """
+    job.identity["state"] = job.ledger.state_id
+    known, here = await job.in_ledger(job.ledger.meta, "identity"), job.identity["vector"]
+    if job.options.recreate:
+        target = wiring.target_of(job.settings, job.spec)
+        await asyncio.get_running_loop().run_in_executor(job.unpack, check_target, target)
+        # The ledger forgets first: the other way round, a crash between the two would hide the loss.
+        await job.in_ledger(job.ledger.forget)
+    elif known is not None and (there := orjson.loads(known)) != here:
+        names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
+        differing = "; ".join(f"{name}: {there.get(name)!r} there, {here.get(name)!r} here" for name in names)
+        raise IdentityMismatchError(
+            f"state {job.settings.state}: the collection holds vectors of another model ({differing});"
+            " nothing was written. Use another collection and state, or --recreate to embed everything anew"
+        )
+
+
+async def open_sinks(job: Job) -> SinkPool:
+    """Open the collection for writing, once; makes it or checks whose it is.
+
+    Raises:
+        IdentityMismatchError: it holds vectors of another model, or belongs to another state file.
+        LockedError, SinkError, ConfigError: it cannot be used.
+    """
+    if job.sinks is None:
+        job.sinks = await SinkPool.open(
+            wiring.target_of(job.settings, job.spec),
+            identity=job.identity,
+            processes=engine.sink_processes(job.settings),
+            buffers=job.engine.buffers.layout if job.engine else None,
+            recreate=job.options.recreate,
+            adopt=job.options.adopt,
+        )
+        job.stack.push_async_callback(job.sinks.close)
+        vector = orjson.dumps(job.identity["vector"]).decode()
+        await job.in_ledger(job.ledger.set_meta, "identity", vector)
+    return job.sinks

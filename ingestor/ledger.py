@@ -1,0 +1,457 @@
+"""What is stored, by whom and in which state: one SQLite file.
+
+Each reading of a shard gets a key of its own in `shards`. Every record of that reading is a row of `records`,
+with the number of chunks that
+the collection holds of it: n > 0 for the record that won its id, 0 for one that lost to a later record, -1
+    for one that failed. When a reading
+is finished, the rows of earlier readings go: what they held and the new one does not is either taken over by
+    a loser (`pending`: it must be read again), or it left the source, and its row moves to the shard with key
+    0 until it is deleted from the collection or comes back.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ingestor.errors import ConfigError, ResourceError
+from ingestor.records import Failure, Shard
+
+VERSION = 1
+LEFT = 0
+"""Key of the shard that holds what left the source."""
+
+_SCHEMA = f"""
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE shards (
+    key INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    fingerprint TEXT,               -- set when the reading is finished
+    position INTEGER,               -- in this run's listing; NULL: not listed
+    current INTEGER NOT NULL        -- the newest reading of its name
+);
+CREATE INDEX shards_name ON shards (name);
+CREATE TABLE records (
+    shard INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    key INTEGER NOT NULL,           -- hash of the id
+    id TEXT NOT NULL,
+    hash BLOB NOT NULL,
+    chunks INTEGER NOT NULL,
+    PRIMARY KEY (shard, place)
+) WITHOUT ROWID;
+CREATE INDEX records_key ON records (key);
+CREATE TABLE pending (key INTEGER, id TEXT PRIMARY KEY, chunks INTEGER) WITHOUT ROWID;
+CREATE TABLE failures (
+    shard TEXT, place INTEGER, reading INTEGER, kind TEXT, detail TEXT, document TEXT, offset INTEGER,
+    rejected INTEGER, time REAL, PRIMARY KEY (shard, place)
+) WITHOUT ROWID;
+CREATE TABLE runs (id INTEGER PRIMARY KEY, started REAL, ended REAL, status TEXT, report TEXT);
+INSERT INTO shards VALUES ({LEFT}, '', NULL, NULL, 0);
+PRAGMA user_version = {VERSION};
+"""
+
+
+class Row(NamedTuple):
+    """A record as the ledger knows it.
+
+    Attributes:
+        shard: key of the reading it is from.
+        place: in the shard.
+        hash: of the record.
+        chunks: what the collection holds of it; see the module.
+        position: the shard's place in this run's listing; None if it is not listed any more.
+        current: the row is from the newest reading of its shard, so it is certain that the record exists.
+    """
+
+    shard: int
+    place: int
+    hash: bytes
+    chunks: int
+    position: int | None
+    current: bool
+
+
+class RecordRow(NamedTuple):
+    """A record to be written, and what else must change with it.
+
+    Attributes:
+        stored: chunks that the collection held of its id before; those beyond `chunks` are surplus.
+        known: other records with the same id exist and must lose their chunks.
+    """
+
+    shard: int
+    place: int
+    key: int
+    id: str
+    hash: bytes
+    chunks: int
+    stored: int
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run has to read, and what it can pass over.
+
+    Attributes:
+        shards: to be read, with their keys.
+        unchanged: shards that are passed over.
+        held, lost, failed: documents in them that are stored, that lost their id to a later record, that
+            failed.
+    """
+
+    shards: list[Shard]
+    unchanged: int
+    held: int
+    lost: int
+    failed: dict[str, int]
+
+
+class LedgerReader:
+    """The reading half, for prepare processes: each look-up is a transaction of its own, so that the writer's
+    log can be cut.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, timeout=60)
+
+    def rows(self, keys: Iterable[int]) -> dict[str, list[Row]]:
+        """All records with these keys, by document id."""
+        found: dict[str, list[Row]] = {}
+        rows = self._file.execute(
+            "SELECT r.id, r.shard, r.place, r.hash, r.chunks, s.position, s.current FROM json_each(?) AS j"
+            " CROSS JOIN records AS r ON r.key = j.value JOIN shards AS s ON s.key = r.shard",
+            (json.dumps(list(keys)),),
+        )
+        for id_, *row in rows:
+            found.setdefault(id_, []).append(Row(*row))
+        return found
+
+    def pending(self, keys: Iterable[int]) -> dict[str, int]:
+        """Those of these documents whose points are in doubt: id and the most chunks there can be."""
+        rows = self._file.execute(
+            "SELECT p.id, p.chunks FROM pending AS p WHERE p.key IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(keys)),),
+        )
+        return dict(rows.fetchall())
+
+
+class Ledger:
+    """The writing half. All methods run in `thread`, which owns the connection.
+
+    Attributes:
+        thread: one thread; `await loop.run_in_executor(ledger.thread, ledger.record, ...)`.
+        state_id: names this state file; kept in the collection, so that two state files never feed one
+            collection.
+    """
+
+    def __init__(self, file: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
+        self._file = file
+        self.thread = thread
+        self._salt = b""
+        self.state_id: str = self.meta("state_id")
+
+    @classmethod
+    def open(cls, path: Path, thread: ThreadPoolExecutor) -> Ledger:
+        """Open or create the state file. Call it in `thread`.
+
+        Raises:
+            ConfigError: it is no state file, or one of another version.
+            ResourceError: it cannot be written.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = sqlite3.connect(path, isolation_level=None, timeout=60)
+            file.execute("PRAGMA journal_mode = WAL")
+            file.execute("PRAGMA synchronous = NORMAL")
+            version = file.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0 and not file.execute("SELECT 1 FROM sqlite_master").fetchone():
+                file.executescript("BEGIN;" + _SCHEMA)
+                file.execute("INSERT INTO meta VALUES ('state_id', ?)", (str(uuid.uuid4()),))
+                file.execute("COMMIT")
+                version = VERSION
+        except sqlite3.DatabaseError as error:
+            raise _state_error(path, error) from error
+        except OSError as error:
+            raise ResourceError(f"state {path}: {error.strerror}") from error
+        if version != VERSION:
+            raise ConfigError(
+                f"state {path}: written by another version of the ingestor (schema {version}, this one writes {VERSION})."
+                " Use that version, or name a new state file and run with --recreate"
+            )
+        return cls(file, thread)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def meta(self, name: str) -> Any:
+        row = self._file.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return row and row[0]
+
+    def set_meta(self, name: str, value: str) -> None:
+        self._file.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def forget(self) -> None:
+        """Forget all documents; the collection was dropped."""
+        with self._file:
+            self._file.execute("BEGIN")
+            for table in ("records", "pending", "failures"):
+                self._file.execute(f"DELETE FROM {table}")
+            self._file.execute("DELETE FROM shards WHERE key <> ?", (LEFT,))
+
+    def plan(self, listing: Sequence[Shard], salt: bytes, *, full: bool = False) -> Plan:
+        """Decide which shards to read; a shard passed over was finished and has not changed, nor has the way records are read.
+
+        Args:
+            listing: all shards of the source, sorted by name.
+            salt: stands for the way records are read and cut.
+            full: read all of them.
+        """
+        self._salt = salt
+        to_read, passed = [], []
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.execute(
+                "DELETE FROM shards WHERE fingerprint IS NULL AND key <> ? AND key NOT IN (SELECT shard FROM records)",
+                (LEFT,),
+            )
+            self._file.execute("UPDATE shards SET position = NULL")
+            for position, shard in enumerate(listing):
+                fingerprint = self._fingerprint(shard)
+                self._file.execute("UPDATE shards SET position = ? WHERE name = ?", (position, shard.name))
+                row = self._file.execute(
+                    "SELECT key FROM shards WHERE name = ? AND current AND fingerprint = ?",
+                    (shard.name, fingerprint),
+                ).fetchone()
+                if row and not full:
+                    passed.append(row[0])
+                    continue
+                self._file.execute("UPDATE shards SET current = 0 WHERE name = ?", (shard.name,))
+                key = self._file.execute(
+                    "INSERT INTO shards (name, position, current) VALUES (?, ?, 1) RETURNING key",
+                    (shard.name, position),
+                ).fetchone()[0]
+                to_read.append(replace(shard, key=key, position=position))
+        return Plan(to_read, len(passed), *self._count(passed))
+
+    def _fingerprint(self, shard: Shard) -> str:
+        """Of the shard and of the way it is read: either change makes it new."""
+        return f"{shard.fingerprint}:{self._salt.hex()}"
+
+    def _count(self, shards: Sequence[int]) -> tuple[int, int, dict[str, int]]:
+        """Documents in these shards that are stored, that lost their id, and that failed, by kind."""
+        keys = json.dumps(list(shards))
+        held, lost = self._file.execute(
+            "SELECT TOTAL(chunks > 0), TOTAL(chunks = 0) FROM records"
+            " WHERE shard IN (SELECT value FROM json_each(?))",
+            (keys,),
+        ).fetchone()
+        failed = self._file.execute(
+            "SELECT f.kind, COUNT(*) FROM failures AS f JOIN shards AS s ON s.name = f.shard"
+            " WHERE NOT f.rejected AND s.key IN (SELECT value FROM json_each(?)) GROUP BY f.kind",
+            (keys,),
+        ).fetchall()
+        return int(held), int(lost), dict(failed)
+
+    def record(
+        self, rows: Sequence[RecordRow], failures: Sequence[tuple[Failure, int]] = (), *, again: bool = False
+    ) -> None:
+        """Write records whose points are durable (or that have none), and failures with the key of their
+        reading.
+        """
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.executemany(
+                "UPDATE records SET chunks = 0 WHERE key = ? AND id = ? AND chunks <> 0",
+                ((row.key, row.id) for row in rows if row.known and row.chunks),
+            )
+            self._file.executemany(
+                "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", (row[:6] for row in rows)
+            )
+            if self._file.execute("SELECT 1 FROM pending LIMIT 1").fetchone():
+                self._file.executemany(
+                    "DELETE FROM pending WHERE id = ?", ((row.id,) for row in rows if row.chunks)
+                )
+            self._add_failures(failures)
+
+    def doubt(self, documents: Sequence[tuple[int, str, int]]) -> None:
+        """Two versions of these documents (key, id, most chunks) are under way at once: which one the points
+        are of is unknown.
+        """
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.executemany(
+                "INSERT INTO pending VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET chunks = MAX(chunks, excluded.chunks)",
+                documents,
+            )
+            self._file.executemany(
+                "UPDATE records SET chunks = 0 WHERE key = ? AND id = ?",
+                (document[:2] for document in documents),
+            )
+
+    def _add_failures(self, failures: Sequence[tuple[Failure, int]]) -> None:
+        now = time.time()
+        self._file.executemany(
+            "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                (f.shard, f.place, reading, f.kind, f.detail, f.document, f.offset, f.rejected, now)
+                for f, reading in failures
+            ),
+        )
+
+    def finish(self, shard: Shard) -> None:
+        """All of a shard is settled: what earlier readings of it held is sorted out, and it may be passed
+        over from now on.
+        """
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            old = self._file.execute(
+                "SELECT key FROM shards WHERE name = ? AND key <> ?", (shard.name, shard.key)
+            ).fetchall()
+            self._drop([key for (key,) in old])
+            self._file.execute(
+                "DELETE FROM failures WHERE shard = ? AND reading <> ?", (shard.name, shard.key)
+            )
+            self._file.execute(
+                "UPDATE shards SET fingerprint = ? WHERE key = ?", (self._fingerprint(shard), shard.key)
+            )
+
+    def drop_gone(self) -> None:
+        """After a complete listing: what shards held that are gone has left the source."""
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            gone = self._file.execute(
+                "SELECT key FROM shards WHERE position IS NULL AND key <> ?", (LEFT,)
+            ).fetchall()
+            names = self._file.execute(
+                "SELECT name FROM shards WHERE position IS NULL AND key <> ?", (LEFT,)
+            ).fetchall()
+            self._drop([key for (key,) in gone])
+            self._file.executemany("DELETE FROM failures WHERE shard = ?", names)
+
+    def _drop(self, shards: Sequence[int]) -> None:
+        """Remove readings; documents that only they held are taken over by a loser elsewhere, or have left."""
+        keys = json.dumps(list(shards))
+        held = self._file.execute(
+            "SELECT key, id, hash, chunks FROM records WHERE chunks > 0 AND shard IN (SELECT value FROM json_each(?))",
+            (keys,),
+        ).fetchall()
+        self._file.execute("DELETE FROM records WHERE shard IN (SELECT value FROM json_each(?))", (keys,))
+        self._file.execute("DELETE FROM shards WHERE key IN (SELECT value FROM json_each(?))", (keys,))
+        left = []
+        for key, id_, hash_, chunks in held:
+            others = self._file.execute(
+                "SELECT chunks FROM records WHERE key = ? AND id = ?", (key, id_)
+            ).fetchall()
+            if any(other > 0 for (other,) in others):
+                continue
+            if others:
+                self._file.execute("INSERT OR REPLACE INTO pending VALUES (?, ?, ?)", (key, id_, chunks))
+            else:
+                left.append((key, id_, hash_, chunks))
+        self._add_left(left)
+
+    def _add_left(self, documents: Sequence[tuple[int, str, bytes, int]]) -> None:
+        self._file.executemany(
+            "INSERT INTO records SELECT ?, COALESCE(MAX(place), 0) + 1, ?, ?, ?, ? FROM records WHERE shard = ?",
+            ((LEFT, *document, LEFT) for document in documents),
+        )
+
+    def read_again(self, listing: Sequence[Shard]) -> list[Shard]:
+        """Finished shards that hold records of pending documents, to be read again for those alone."""
+        rows = self._file.execute(
+            "SELECT DISTINCT s.name, s.key FROM pending AS p JOIN records AS r ON r.key = p.key AND r.id = p.id"
+            " JOIN shards AS s ON s.key = r.shard WHERE s.current AND s.fingerprint IS NOT NULL AND s.position IS NOT NULL"
+        ).fetchall()
+        keys = dict(rows)
+        return [
+            replace(shard, key=keys[shard.name], position=position, again=True)
+            for position, shard in enumerate(listing)
+            if shard.name in keys
+        ]
+
+    def pending_count(self) -> int:
+        return int(self._file.execute("SELECT COUNT(*) FROM pending").fetchone()[0])
+
+    def left(self) -> list[tuple[int, str, int]]:
+        """What left the source and is still in the collection: place, id, chunks."""
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.execute("DELETE FROM records WHERE shard = ? AND chunks = 0", (LEFT,))
+            orphans = self._file.execute(
+                "DELETE FROM pending WHERE NOT EXISTS (SELECT 1 FROM records AS r WHERE r.key = pending.key AND r.id = pending.id)"
+                " RETURNING key, id, x'', chunks"
+            ).fetchall()
+            self._add_left(orphans)
+        return self._file.execute("SELECT place, id, chunks FROM records WHERE shard = ?", (LEFT,)).fetchall()
+
+    def forget_left(self, places: Sequence[int]) -> None:
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.executemany(
+                "DELETE FROM records WHERE shard = ? AND place = ?", ((LEFT, place) for place in places)
+            )
+
+    def totals(self) -> tuple[int, int, int]:
+        """Documents and points in the collection, and open failures."""
+        return _totals(self._file)
+
+    def start_run(self) -> int:
+        return int(
+            self._file.execute(
+                "INSERT INTO runs (started, status) VALUES (?, 'running') RETURNING id", (time.time(),)
+            ).fetchone()[0]
+        )
+
+    def end_run(self, run: int, status: str, report: str) -> None:
+        self._file.execute(
+            "UPDATE runs SET ended = ?, status = ?, report = ? WHERE id = ?",
+            (time.time(), status, report, run),
+        )
+        self._file.execute("PRAGMA optimize")
+
+
+def _totals(file: sqlite3.Connection) -> tuple[int, int, int]:
+    row = file.execute("SELECT COUNT(*), COALESCE(SUM(chunks), 0) FROM records WHERE chunks > 0").fetchone()
+    return row[0], row[1], file.execute("SELECT COUNT(*) FROM failures").fetchone()[0]
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """What `status` shows, from the state file alone.
+
+    Raises:
+        ConfigError: there is no state file yet, or it cannot be read.
+    """
+    if not path.exists():
+        raise ConfigError(f"state {path}: not there yet; nothing was ingested with this configuration")
+    try:
+        file = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)
+        documents, points, failures = _totals(file)
+        identity = file.execute("SELECT value FROM meta WHERE name = 'identity'").fetchone()
+        run = file.execute("SELECT started, ended, status FROM runs ORDER BY id DESC LIMIT 1").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise _state_error(path, error) from error
+    last = run and {"started": run[0], "ended": run[1], "status": run[2]}
+    return {
+        "documents": documents,
+        "points": points,
+        "failures": failures,
+        "identity": identity and json.loads(identity[0]),
+        "last_run": last,
+    }
+
+
+def _state_error(path: Path, error: sqlite3.DatabaseError) -> ConfigError | ResourceError:
+    if isinstance(error, sqlite3.OperationalError):
+        return ResourceError(f"state {path}: {error}")
+    return ConfigError(
+        f"state {path}: not a state file of the ingestor ({error}); name another one under `state`"
+    )

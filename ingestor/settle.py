@@ -1,0 +1,302 @@
+"""When a document counts as done: its points are durable, its surplus chunks are gone, and the ledger says
+so, in this order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ingestor.identity import as_ids, point_ids
+from ingestor.ledger import Ledger, RecordRow
+from ingestor.records import DOCUMENTS_PER_BLOCK, Applied, Census, Failure, UInt8s, Verdict
+
+FLUSH_REQUESTS = 16
+FLUSH_S = 1.0
+FLUSH_ROWS = 65_536
+WINDOW_BLOCKS = 64
+"""No census looks further back than this: a bound for what prepare processes have in hand."""
+
+
+class Sinks(Protocol):
+    async def delete(self, ids: UInt8s) -> None: ...
+    async def flush(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run did so far, in documents unless the name says otherwise.
+
+    Attributes:
+        rejected: records and documents that were refused, by kind; `rejected_records` of them before they
+            were documents.
+    """
+
+    read: int = 0
+    indexed: int = 0
+    unchanged: int = 0
+    duplicates: int = 0
+    failed: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
+    rejected_records: int = 0
+    chunks: int = 0
+    points: int = 0
+    points_deleted: int = 0
+    tokens: int = 0
+    replaced_characters: int = 0
+    shards_done: int = 0
+    shard_errors: list[tuple[str, str, str]] = field(default_factory=list)
+    warnings: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A block of which not everything is recorded.
+
+    Attributes:
+        left: int32[n], chunks of each new document that are not applied yet.
+        recorded: bool[n].
+        void: bool[n], another record with the same id came while this one was under way: it is not recorded,
+            but read again.
+        refused: documents that failed in the sink: index to (kind, detail).
+    """
+
+    census: Census
+    left: npt.NDArray[np.int32]
+    recorded: npt.NDArray[np.bool_]
+    void: npt.NDArray[np.bool_]
+    refused: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
+class Book:
+    """What is under way in one pass over the source, block by block. Plain calculation: it never waits for
+    anything.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._blocks: dict[int, _Open] = {}
+        self._flying: dict[str, tuple[int, int]] = {}  # id of a new document: its block and index
+        self._done: list[tuple[_Open, npt.NDArray[np.intp]]] = []
+        self._ends: list[Census] = []
+
+    @property
+    def unsettled(self) -> int:
+        """Documents that are still under way."""
+        return sum(int(np.count_nonzero(~block.recorded)) for block in self._blocks.values())
+
+    def open(self, census: Census) -> tuple[list[RecordRow], list[tuple[int, str, int]]]:
+        """Take note of a block.
+
+        Returns:
+            Rows of documents that no point has to be written for, and documents (key, id, most chunks) of
+            which two versions are under way.
+        """
+        new = census.verdicts == Verdict.NEW
+        left = np.where(new, census.chunks, 0).astype(np.int32)
+        block = self._blocks[census.block] = _Open(census, left, ~new, np.zeros(len(new), np.bool_))
+        self._count(census)
+        rows, doubtful = self._contend(block)
+        for i in np.flatnonzero(~new & ~block.void).tolist():
+            rows.append(_row(census, i, _FINAL.get(int(census.verdicts[i]), int(census.chunks[i]))))
+        self._flying.update((census.ids[i], (census.block, i)) for i in np.flatnonzero(new).tolist())
+        if census.end is not None:
+            self._ends.append(census)
+        return rows, doubtful
+
+    def applied(self, answer: Applied) -> None:
+        """Take note of written points."""
+        self._tally.points += len(answer.documents) - len(answer.failures)
+        for row, kind, detail in answer.failures:
+            number, index = divmod(int(answer.documents[row]), DOCUMENTS_PER_BLOCK)
+            self._blocks[number].refused[index] = (kind, detail)
+        numbers, indices = np.divmod(answer.documents, DOCUMENTS_PER_BLOCK)
+        for number in np.unique(numbers).tolist():
+            block = self._blocks[number]
+            touched, counts = np.unique(indices[numbers == number], return_counts=True)
+            block.left[touched] -= counts.astype(np.int32)
+            done = touched[(block.left[touched] == 0) & ~block.recorded[touched]]
+            if len(done):
+                self._done.append((block, done))
+
+    def take_done(self) -> tuple[list[RecordRow], list[tuple[Failure, int]]]:
+        """Rows of the documents all of whose points are written; they count as recorded from here on."""
+        rows: list[RecordRow] = []
+        failures: list[tuple[Failure, int]] = []
+        for block, indices in self._done:
+            block.recorded[indices] = True
+            census = block.census
+            for i in indices[~block.void[indices]].tolist():
+                chunks = int(census.chunks[i])
+                if i not in block.refused:
+                    rows.append(_row(census, i, chunks))
+                    continue
+                kind, detail = block.refused[i]
+                failure = Failure(
+                    census.shard.name,
+                    int(census.places[i]),
+                    kind,
+                    detail,
+                    document=census.ids[i],
+                    rejected=False,
+                )
+                failures.append((failure, census.shard.key))
+                rows.append(_row(census, i, -1)._replace(stored=max(chunks, int(census.stored[i]))))
+        self._done.clear()
+        self._tally.indexed += len(rows) - len(failures)
+        self._tally.failed += len(failures)
+        self._tally.rejected.update(failure.kind for failure, _ in failures)
+        return rows, failures
+
+    def take_ends(self) -> list[Census]:
+        """Ends of shards all of whose blocks are recorded; forgets what nothing can refer to any more."""
+        newest = max(self._blocks, default=0)
+        complete = {number for number, block in self._blocks.items() if block.recorded.all()}
+        open_shards = {block.census.shard.key for n, block in self._blocks.items() if n not in complete}
+        for number in complete:
+            if number < newest - WINDOW_BLOCKS:
+                for id_ in self._blocks.pop(number).census.ids:
+                    if self._flying.get(id_, (-1, 0))[0] == number:
+                        del self._flying[id_]
+        ready = [census for census in self._ends if census.shard.key not in open_shards]
+        self._ends = [census for census in self._ends if census.shard.key in open_shards]
+        return ready
+
+    def _count(self, census: Census) -> None:
+        tally, counts = self._tally, np.bincount(census.verdicts, minlength=len(Verdict)).tolist()
+        tally.chunks += int(census.chunks[census.verdicts == Verdict.NEW].sum())
+        tally.tokens += census.tokens
+        tally.failed += counts[Verdict.FAILED]
+        if census.shard.again:  # all its documents were counted when it was read first, these as duplicates
+            tally.duplicates -= counts[Verdict.NEW] + counts[Verdict.FAILED]
+            return
+        tally.read += len(census.ids)
+        tally.unchanged += counts[Verdict.UNCHANGED]
+        tally.duplicates += counts[Verdict.DUPLICATE]
+        tally.skipped.update(census.skipped)
+        tally.rejected.update(failure.kind for failure in census.failures)
+        tally.rejected_records += sum(failure.rejected for failure in census.failures)
+        tally.replaced_characters += census.replaced_characters
+        tally.warnings += [(census.shard.name, kind, detail) for kind, detail in census.warnings]
+
+    def _contend(self, block: _Open) -> tuple[list[RecordRow], list[tuple[int, str, int]]]:
+        """Find documents of the block of which an earlier version is under way; neither version is recorded
+        then.
+        """
+        rows: list[RecordRow] = []
+        doubtful: list[tuple[int, str, int]] = []
+        census = block.census
+        shared = self._flying.keys() & set(census.ids)
+        for here in (i for i, id_ in enumerate(census.ids) if id_ in shared) if shared else ():
+            if census.verdicts[here] not in (Verdict.NEW, Verdict.UNCHANGED):
+                continue
+            number, index = self._flying[census.ids[here]]
+            earlier = self._blocks[number]
+            rows += [self._void(earlier, index), self._void(block, here)]
+            most = max(row.stored for row in rows[-2:])
+            doubtful.append((int(census.keys[here]), census.ids[here], most))
+        return rows, doubtful
+
+    def _void(self, block: _Open, index: int) -> RecordRow:
+        census, tally = block.census, self._tally
+        if not block.void[index]:
+            block.void[index] = True
+            tally.duplicates += 1
+            if census.verdicts[index] == Verdict.UNCHANGED:
+                tally.unchanged -= 1
+            elif block.recorded[index]:
+                tally.indexed -= 1
+        most = max(int(census.chunks[index]), int(census.stored[index]))
+        return _row(census, index, 0)._replace(stored=most)
+
+
+_FINAL = {int(Verdict.DUPLICATE): 0, int(Verdict.FAILED): -1}
+
+
+def _row(census: Census, index: int, chunks: int) -> RecordRow:
+    return RecordRow(
+        census.shard.key,
+        int(census.places[index]),
+        int(census.keys[index]),
+        census.ids[index],
+        census.hashes[index].tobytes(),
+        chunks,
+        int(census.stored[index]),
+        bool(census.known[index]),
+    )
+
+
+async def settle(
+    events: AsyncIterator[Census | Applied], *, sinks: Sinks, ledger: Ledger, tally: Tally
+) -> int:
+    """Record what is done, in this order: points durable, surplus chunks deleted, rows written, shards finished.
+
+    Returns:
+        How many documents are still under way at the end: none, unless the run was stopped.
+    """
+    loop = asyncio.get_running_loop()
+    book = Book(tally)
+    rows: list[RecordRow] = []
+    failures: list[tuple[Failure, int]] = []
+    requests, flushed = 0, time.monotonic()
+    async for event in events:
+        if isinstance(event, Applied):
+            book.applied(event)
+            requests += 1
+        else:
+            found, doubtful = book.open(event)
+            if doubtful:
+                await loop.run_in_executor(ledger.thread, ledger.doubt, doubtful)
+            rows += found
+            failures += [(failure, event.shard.key) for failure in event.failures]
+        if requests >= FLUSH_REQUESTS or len(rows) >= FLUSH_ROWS or time.monotonic() - flushed >= FLUSH_S:
+            await _commit(book, rows, failures, sinks=sinks, ledger=ledger, tally=tally, written=requests > 0)
+            rows, failures, requests, flushed = [], [], 0, time.monotonic()
+    await _commit(book, rows, failures, sinks=sinks, ledger=ledger, tally=tally, written=requests > 0)
+    return book.unsettled
+
+
+async def _commit(
+    book: Book,
+    rows: Sequence[RecordRow],
+    failures: Sequence[tuple[Failure, int]],
+    *,
+    sinks: Sinks,
+    ledger: Ledger,
+    tally: Tally,
+    written: bool,
+) -> None:
+    loop = asyncio.get_running_loop()
+    done, refused = book.take_done()
+    rows = [*rows, *done]
+    surplus = [row for row in rows if row.chunks and row.stored > max(row.chunks, 0)]
+    await delete_points(sinks, ((row.id, range(max(row.chunks, 0), row.stored)) for row in surplus), tally)
+    if written or surplus:
+        await sinks.flush()
+    await loop.run_in_executor(ledger.thread, ledger.record, rows, [*failures, *refused])
+    for census in book.take_ends():
+        assert census.end is not None
+        name = census.shard.name
+        tally.shards_done += not census.shard.again
+        if not census.shard.again:
+            tally.shard_errors += [(name, kind, detail) for kind, detail in census.end.errors]
+            tally.warnings += [(name, kind, detail) for kind, detail in census.end.warnings]
+        if census.end.finished and not census.end.errors and not census.shard.again:
+            await loop.run_in_executor(ledger.thread, ledger.finish, census.shard)
+
+
+async def delete_points(sinks: Sinks, documents: Iterable[tuple[str, range]], tally: Tally) -> None:
+    """Delete some chunks of some documents from the collection."""
+    packed = b"".join(point_ids(document, chunks) for document, chunks in documents)
+    for start in range(0, len(packed), 16 * 1000):
+        ids = as_ids(packed[start : start + 16 * 1000])
+        await sinks.delete(ids)
+        tally.points_deleted += len(ids)
