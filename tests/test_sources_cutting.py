@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ingestor.sources.cutting import Cut, Cutter, Limits
@@ -36,6 +36,7 @@ def test_nothing_is_lost_and_records_stay_whole(pieces: list[bytes], end: bytes,
 
 
 @settings(deadline=None)  # the machine may be busy
+@example([b"abc/", b">"], b"/>", 1, 3)
 @given(pieces, st.sampled_from([b"\n", b"/>"]), st.integers(1, 30), st.integers(1, 20))
 def test_over_long_records_alone_are_refused(
     pieces: list[bytes], end: bytes, block_bytes: int, limit: int

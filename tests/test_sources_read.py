@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from ingestor.records import Shard
+from ingestor.sources.cutting import Limits
 from ingestor.sources.listing import list_shards
-from ingestor.sources.read import PIECE_BYTES, read_blocks
+from ingestor.sources.read import PIECE_BYTES, _read_shard, open_shard, read_blocks
 from tests.reading import read_paths, read_shards
 
 
@@ -110,6 +111,18 @@ async def test_what_is_gone_or_no_file_any_more_is_an_error_of_its_shard(tmp_pat
         [],
     ]
     assert [end.finished for end in ends] == [False, False, False, True]
+
+
+async def test_a_file_in_the_place_of_another_is_not_read_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines(0, 30_000, text="x" * 50))
+    opened = open_shard(shards_of(tmp_path)[0], "jsonl", Limits(1 << 16, 1 << 16))
+    (tmp_path / "new").write_bytes(path.read_bytes())
+    (tmp_path / "new").rename(path)
+    with ThreadPoolExecutor(1) as unpack:
+        *_, last = [block async for block in _read_shard(opened, unpack, asyncio.Event())]
+    assert last.end
+    assert [kind for kind, _ in last.end.errors] == ["vanished"]
 
 
 async def test_a_file_that_changed_is_read_but_not_finished(tmp_path: Path) -> None:

@@ -82,7 +82,8 @@ class Cutter:
             if not (size := self._full_block()):
                 break
             yield from self._take(size)
-        if len(self._held) > max(self._limits.max_record_bytes, self._limits.block_bytes):
+        longest = self._limits.max_record_bytes + len(self._end) - 1  # its end may have come in part
+        if len(self._held) > max(longest, self._limits.block_bytes):
             self._drop()
 
     def tail(self) -> bytes:

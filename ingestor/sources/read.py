@@ -31,6 +31,7 @@ class Opening:
         first: its first block, if the first piece fills one.
         cuts: the further blocks of the first piece.
         whole: the first piece was the whole file.
+        inode: of the file that the first piece is from.
         broken: why there is no more to come, if there is a reason.
     """
 
@@ -39,6 +40,7 @@ class Opening:
     first: Cut | None
     cuts: Iterator[Cut]
     whole: bool
+    inode: int
     broken: SourceError | None = None
 
 
@@ -92,12 +94,13 @@ def open_shard(shard: Shard, format: str, limits: Limits) -> Opening:  # noqa: A
     """Read a shard's first piece and cut its first block."""
     feed = Feed(shard.name, format, limits)
     try:
-        with open(shard.path, "rb", buffering=0, opener=_open_file) as file:
-            piece = file.read(PIECE_BYTES)
+        with open(shard.path, "rb", opener=_open_file) as file:
+            inode = os.fstat(file.fileno()).st_ino
+            piece = file.read(PIECE_BYTES)  # less only at the end of the file
         cuts = feed.push(piece)
-        return Opening(shard, feed, next(cuts, None), cuts, len(piece) < PIECE_BYTES)
+        return Opening(shard, feed, next(cuts, None), cuts, len(piece) < PIECE_BYTES, inode)
     except (SourceError, OSError) as error:
-        return Opening(shard, feed, None, iter(()), True, _told(error))
+        return Opening(shard, feed, None, iter(()), True, 0, _told(error))
 
 
 async def _read_shard(
@@ -132,6 +135,8 @@ async def _cut_shard(opened: Opening, unpack: Executor, stop: asyncio.Event) -> 
     if opened.whole:
         return
     async with aiofiles.open(opened.shard.path, "rb", buffering=0, opener=_open_file) as file:
+        if os.fstat(file.fileno()).st_ino != opened.inode:
+            raise SourceError("vanished", "another file took its place while it was read")
         await file.seek(PIECE_BYTES)
         while not stop.is_set() and (piece := await file.read(PIECE_BYTES)):
             cuts = opened.feed.push(piece)
