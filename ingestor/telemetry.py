@@ -20,7 +20,7 @@ LogFormat = Literal["text", "json"]
 
 LIVE_INTERVAL_S = 0.25
 PLAIN_INTERVAL_S = 10.0
-WINDOW_S = 10.0
+WINDOW_S = 30.0
 
 
 @dataclass(slots=True)
@@ -72,13 +72,17 @@ def describe(progress: Progress, rates: Rates) -> str:
     parts = [
         f"shard {progress.shards_done:,}/{progress.shards_total:,}",
         f"{progress.documents:,} documents",
-        f"{documents:,.0f} documents/s",
-        f"{tokens:,.0f} tokens/s",
-        f"{points:,.0f} points/s",
+        f"{short(documents)} documents/s",
+        f"{short(tokens)} tokens/s",
+        f"{short(points)} points/s",
     ]
     if progress.bottleneck:
         parts.append(f"bottleneck: {progress.bottleneck}")
     return "  ".join([*parts, progress.note] if progress.note else parts)
+
+
+def short(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
 @contextmanager

@@ -145,14 +145,14 @@ def about_locks(settings: Settings) -> str:
 def about_collection(settings: Settings, spec: ModelSpec) -> str:
     from ingestor.sink import collection
 
-    target = wiring.target_of(settings, spec)
-    state = Path(settings.state)
-    known = (read_status(state)["identity"] if state.exists() else None) or {}
+    target, state = wiring.target_of(settings, spec), Path(settings.state)
     with collection.store_of(target) as store:
         found = store.read()
     if found is None:
         return "not there yet"
-    collection.check(found, target, known | wiring.identity_of(settings, spec))
+    written_from = (found.identity or {}).get("state")
+    known = read_status(state).get("state_id", written_from) if state.exists() else None
+    collection.check(found, target, {**wiring.identity_of(settings, spec), "state": known})
     return f"{found.points:,} points of this model"
 
 

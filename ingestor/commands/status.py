@@ -33,8 +33,8 @@ def as_text(found: dict[str, Any]) -> Iterator[str]:
     yield f"documents   {found['documents']:,}"
     yield f"points      {found['points']:,}"
     yield f"failures    {found['failures']:,} open"
-    model = (found["identity"] or {}).get("vector", {}).get("model")
-    yield f"model       {model or 'not known yet'}"
+    identity = found["identity"]
+    yield f"model       {identity['model'] if identity else 'not known yet'}"
     yield f"last run    {last_run(found['last_run'])}"
 
 
