@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -63,8 +64,9 @@ def kill(pool: ProcessPoolExecutor) -> None:
 
 def cause_of_death(pool: ProcessPoolExecutor) -> str:
     """How a broken pool's worker ended, in words, with the likely reason; waits for the others' end."""
-    if pool._executor_manager_thread is not None:
-        pool._executor_manager_thread.join()  # it collects the exit codes
+    manager: Any = pool._executor_manager_thread
+    if manager is not None:
+        manager.join()  # it collects the exit codes
     for process in _processes(pool):
         code = process.exitcode
         if code == -signal.SIGKILL:

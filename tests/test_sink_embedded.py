@@ -195,10 +195,10 @@ async def test_what_was_applied_outlives_a_killed_process(tmp_path: Path) -> Non
 
 async def test_what_a_kill_leaves_of_making_and_optimizing_is_swept(tmp_path: Path) -> None:
     target = embedded(tmp_path)
-    (tmp_path / ".things.new" / "0").mkdir(parents=True)
+    for suffix in ("new", "old"):
+        (tmp_path / f".things.{suffix}" / "0").mkdir(parents=True)
     await write(target, points_of(target, 10), vectors_of(10))
     (tmp_path / "things" / "0" / "temp_segments" / "segment_builder_x").mkdir(parents=True)
-    (tmp_path / ".things.old").mkdir()
     async with sink_pool(target) as pool:
         await pool.optimize()
         assert await pool.count() == 10

@@ -251,6 +251,12 @@ def test_an_unfinished_making_is_completed(target: Target, qdrant_server: Qdrant
     assert qdrant_server.calls("Points/CreateFieldIndex") == 3
 
 
+def test_a_lost_answer_to_the_making_does_no_harm(qdrant_server: QdrantServer) -> None:
+    qdrant_server.fault("Collections/Create", code="UNAVAILABLE", after=True)
+    make(served(qdrant_server))
+    assert qdrant_server.calls("Collections/Create") == 2
+
+
 def test_the_api_key_is_sent_over_http_and_never_shown(tmp_path: Path) -> None:
     with QdrantServer(tmp_path / "server", "--api-key", "sesame") as server:
         target = served(server, api_key="sesame")
@@ -275,6 +281,7 @@ def test_an_old_server_is_refused(tmp_path: Path) -> None:
     [
         ({"grpc_port": 1}, SinkError, r"127.0.0.1:6333 \(gRPC port 1\): no Qdrant server can be reached"),
         ({"url": "https://127.0.0.1:6333"}, ConfigError, "no TLS there"),
+        ({"url": "http://me:secret@127.0.0.1"}, ConfigError, "leave user and password out"),
         ({"url": "ftp://127.0.0.1"}, ConfigError, "qdrant.url"),
         ({"url": "http://127.0.0.1:6333/sub"}, ConfigError, "without a path"),
         (

@@ -28,6 +28,10 @@ Code = grpc.StatusCode
 TRANSIENT = (Code.DEADLINE_EXCEEDED, Code.FAILED_PRECONDITION, Code.ABORTED, Code.CANCELLED, Code.UNKNOWN)
 
 
+class AlreadyThereError(SinkError):
+    """A collection of that name was made meanwhile, perhaps by the call whose answer was lost."""
+
+
 class ServiceError(TransientSinkError):
     """The server failed inside; it is asked again a few times only."""
 
@@ -48,6 +52,7 @@ class Connection:
     """One channel, with the API key on every call."""
 
     def __init__(self, target: Target) -> None:
+        stamina.instrumentation.set_on_retry_hooks([])  # worker processes print nothing
         self.target = target
         self.channel = _channel(target)
         self.metadata = (("api-key", target.api_key),) if target.api_key else ()
@@ -106,7 +111,6 @@ def persist(call: Callable[[], T], *, patience_s: float) -> T:
             return error.retry_after_s
         return isinstance(error, TransientSinkError) and inside < 4
 
-    stamina.instrumentation.set_on_retry_hooks([])  # a worker process prints nothing
     for attempt in stamina.retry_context(
         on=pause, attempts=None, timeout=patience_s, wait_initial=0.1, wait_max=10.0, wait_jitter=0.5
     ):
@@ -127,6 +131,8 @@ def error_of(error: grpc.RpcError, target: Target) -> Exception:
         return ConfigError(
             f"{place}: what answers there is no Qdrant server ({detail}); see qdrant.grpc_port"
         )
+    if code is Code.ALREADY_EXISTS:
+        return AlreadyThereError(f"{target}: {detail}")
     if code is Code.INVALID_ARGUMENT:
         return RefusedError("refused", detail)
     if code is Code.RESOURCE_EXHAUSTED:
@@ -171,6 +177,8 @@ def _channel(target: Target) -> grpc.Channel:
     """
     url = target.url or ""
     parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.username or parts.password:
+        raise ConfigError("qdrant.url: leave user and password out; the key goes into QDRANT_API_KEY")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
         raise ConfigError("qdrant.url: write it as http(s)://host:6333, without a path")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname

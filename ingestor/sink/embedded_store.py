@@ -26,7 +26,6 @@ class EmbeddedStore:
         self._shards: list[edge.EdgeShard] = []
 
     def __enter__(self) -> Self:
-        self._sweep()
         self._manifest = read_manifest(self._folder)
         return self
 
@@ -64,6 +63,7 @@ class EmbeddedStore:
         for field, kind in target.indexes.items():
             index_kind(field, kind)  # refuses what there is not, before anything is made
         config = config_of(target)
+        self._sweep()
         with told(self._folder):
             new.mkdir(parents=True)
             for directory in range(self._directories):
@@ -76,6 +76,7 @@ class EmbeddedStore:
         """Remove the collection, unless another process has it open."""
         self._open()
         self._close()
+        self._sweep()
         old = self._folder.with_name(f".{self._folder.name}.old")
         with told(self._folder):
             rename(self._folder, old)

@@ -13,7 +13,7 @@ from qdrant_client.conversions.conversion import RestToGrpc, payload_to_grpc
 from ingestor.errors import ConfigError
 from ingestor.sink import RefusedError, Target
 from ingestor.sink.collection import Existing
-from ingestor.sink.connection import Connection, metadata_of
+from ingestor.sink.connection import AlreadyThereError, Connection, metadata_of
 
 
 class ServerStore:
@@ -76,7 +76,12 @@ class ServerStore:
         if target.quantization:
             kind = _checked(models.QuantizationConfig, target.quantization, "qdrant.quantization")
             request.quantization_config.CopyFrom(RestToGrpc.convert_quantization_config(kind))
-        self._change(self._connection.collections.Create, request)
+        try:
+            self._change(self._connection.collections.Create, request)
+        except AlreadyThereError:
+            found = self.read()
+            if found is None or found.identity != identity:
+                raise
 
     def drop(self) -> None:
         """Remove the collection."""
