@@ -1,0 +1,178 @@
+"""search, check and status over a small collection of its own, in the embedded engine."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ingestor import cli
+from ingestor.lock import Lock
+
+CONFIG = """
+source: {paths: [shards], metadata_fields: [kind, year]}
+chunk: {overlap_tokens: 0}
+encoder: {model: "hash:64", device: cpu}
+qdrant: {path: qdrant, collection: small}
+state: state.sqlite3
+"""
+TEXTS = ["a river in the north", "a mountain in the south", "the history of salt"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("small")
+    (made / "c.yaml").write_text(CONFIG)
+    (made / "shards").mkdir()
+    lines = [
+        json.dumps({"id": n, "text": text, "kind": "even" if n % 2 == 0 else "odd", "year": 2000 + n})
+        for n, text in enumerate(TEXTS)
+    ]
+    (made / "shards" / "a.jsonl").write_text("\n".join(lines) + "\n")
+    command = [sys.executable, "-m", "ingestor", "--config", "c.yaml", "--no-progress"]
+    done = subprocess.run(command, cwd=made, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+@pytest.fixture
+def ask(folder, monkeypatch, capsys):
+    """Runs a command on the collection: (exit code, stdout, stderr)."""
+
+    def run(command: str, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.chdir(folder)
+        code = cli.execute([command, "--config", "c.yaml", *arguments])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def test_search_finds_the_same_text_first(ask):
+    code, out, _ = ask("search", TEXTS[1], "-k", "2", "--exact", "--json")
+    [answer] = map(json.loads, out.splitlines())
+    assert code == 0
+    assert answer["id"] == "1"
+    first, second = answer["hits"]
+    assert list(first) == ["document", "chunk", "score", "text", "payload"]
+    assert (first["document"], first["chunk"], first["text"]) == ("1", 0, TEXTS[1])
+    assert first["score"] == pytest.approx(1, abs=1e-5)
+    assert first["payload"]["kind"] == "odd"
+    assert second["score"] < first["score"]
+
+
+def test_search_for_people(ask):
+    code, out, _ = ask("search", TEXTS[0], "-k", "1")
+    assert code == 0
+    assert out.splitlines()[0] == TEXTS[0]
+    assert "1.000  0 (chunk 0)" in out
+
+
+def test_search_with_many_queries_keeps_their_order(ask, folder):
+    queries = [{"_id": f"q{n}", "text": TEXTS[n % 3] + " and" * (n % 7)} for n in range(70)]
+    (folder / "q.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries) + "\n")
+    code, out, _ = ask("search", "--queries", "q.jsonl", "-k", "1", "--exact", "--json")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [answer["id"] for answer in answers] == [query["_id"] for query in queries]
+    for n in range(0, 70, 21):  # those that are a text of the collection, word for word
+        assert answers[n]["hits"][0]["document"] == str(n % 3)
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"), [("kind=even", {"0", "2"}), ("year=2001", {"1"}), ("year=1", set())]
+)
+def test_search_with_a_filter(ask, condition, found):
+    _, out, _ = ask("search", "salt", "--exact", "--json", "--filter", condition)
+    assert {hit["document"] for hit in json.loads(out)["hits"]} == found
+
+
+def test_search_warns_of_a_long_query(ask):
+    code, out, err = ask("search", "salt " * 500, "--json")
+    assert code == 0
+    assert json.loads(out)["hits"]
+    assert err.startswith("warning: query 1: only its first ")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"_id": 1}', "line 2: a query needs a text"),
+        ('{"text": "a"}', "line 2: a query needs an _id"),
+        ("[1]", "line 2: a query needs a text"),
+        ("{", "line 2: not JSON"),
+    ],
+)
+def test_search_with_a_bad_query(ask, folder, line, said):
+    (folder / "bad.jsonl").write_text('{"_id": "a", "text": "b"}\n' + line)
+    code, _, err = ask("search", "--queries", "bad.jsonl")
+    assert code == 2
+    assert said in err
+
+
+def test_search_with_another_model(ask):
+    code, out, err = ask("search", "salt", "--set", "encoder.model=hash:32")
+    assert (code, out) == (4, "")
+    assert len(err.splitlines()) == 1
+
+
+def test_search_where_nothing_is(ask, folder):
+    code, _, err = ask("search", "salt", "--set", "qdrant.path=elsewhere")
+    assert code == 1
+    assert len(err.splitlines()) == 1
+    assert not (folder / "elsewhere").exists()
+
+
+def test_search_while_another_has_the_collection(ask, folder):
+    with Lock.acquire(folder / "qdrant" / "small.lock"):
+        code, _, err = ask("search", "salt")
+    assert code == 5
+    assert "small.lock: held by process" in err
+
+
+def test_status(ask):
+    code, out, _ = ask("status", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["documents"], found["points"], found["failures"]) == (3, 3, 0)
+    assert found["identity"]["size"] == 64
+    assert found["last_run"]["status"] == "complete"
+    assert "documents   3" in ask("status")[1]
+
+
+def test_check_of_what_is_well(ask):
+    code, out, err = ask("check", "--json")
+    assert (code, err) == (0, "")
+    verdicts = {finding["name"]: finding["verdict"] for finding in json.loads(out)}
+    names = "config shards disk lock device model", "qdrant collection"
+    assert list(verdicts) == [*names[0].split(), "shared memory", *names[1].split()]
+    assert set(verdicts.values()) <= {"ok", "warn"}
+    assert "3 points" in out
+
+
+@pytest.mark.parametrize(
+    ("override", "name", "code"),
+    [
+        ("source.paths=[none/*.jsonl]", "shards", 2),
+        ("encoder.model=package:nothing/model", "model", 2),
+        ("encoder.model=hash:32", "collection", 4),
+        ("encoder.device=cuda:99", "device", 2),
+        ("pipeline.buffer_bytes=100TiB", "shared memory", 1),
+        ("qdrant.url=http://localhost:1", "qdrant", 1),
+        ("state=other.sqlite3", "collection", 4),
+        ("qdrant.alias=live", "config", 2),
+    ],
+)
+def test_check_of_what_is_wrong(ask, override, name, code):
+    got, out, err = ask("check", "--set", override, "--set", "qdrant.timeout_s=2")
+    failed = [line for line in out.splitlines() if line.startswith("FAIL")]
+    assert (got, err) == (code, "")
+    assert [line.split("  ")[0].removeprefix("FAIL ") for line in failed] == [name]
+
+
+def test_check_sees_a_run(ask, folder):
+    with Lock.acquire(folder / "state.sqlite3.lock"):
+        code, out, _ = ask("check")
+    assert code == 5
+    assert "FAIL lock" in out
