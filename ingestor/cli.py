@@ -53,7 +53,7 @@ def execute(arguments: list[str]) -> int:
         complain(f"{error.format_message()} See --help.")
         return 2
     except IngestorError as error:
-        complain(str(error))
+        complain(in_words(error))
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes at its end
@@ -198,7 +198,7 @@ class Job:
 
         self.check_options()
         telemetry.configure_logging(self.log_format)
-        signals = Signals(say=telemetry.say, kill=kill_workers)
+        signals = Signals(say=partial(self.say, "stopping"), kill=kill_workers)
         progress, started = telemetry.Progress(), time.perf_counter()
         report, failure = progress.report, None
         try:
@@ -237,7 +237,7 @@ class Job:
         if failure is None:
             self.say("report", report.text(), **report.to_dict())
         else:
-            self.say("error", in_words(failure), exit_code=report.exit_code)
+            self.say("error", in_words(failure))
         try:
             if self.report:
                 report.write(self.report)

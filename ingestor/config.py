@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -26,57 +23,20 @@ from pydantic import (
 from ingestor.errors import ConfigError
 from ingestor.layers import Layers, read_environment, read_overrides, read_yaml
 from ingestor.mistakes import describe
+from ingestor.values import (
+    AtLeast1,
+    Passed,
+    Port,
+    Size,
+    Text,
+    Texts,
+    a_collection,
+    a_device,
+    a_url,
+    as_fields,
+)
 
 EMBEDDED_PATH = ".ingestor/qdrant"
-
-
-def as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def as_fields(value: Any) -> Any:
-    return value if value == "*" else as_list(value)
-
-
-def typed(value: Any) -> Any:
-    """What is passed on to Qdrant has no schema here: its scalars become what YAML makes of them."""
-    if isinstance(value, dict):
-        return {key: typed(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [typed(inner) for inner in value]
-    return yaml.safe_load(value) if isinstance(value, str) else value
-
-
-def a_collection(name: str) -> str:
-    if not 0 < len(name.encode()) <= 255 or name in (".", "..") or re.search(r'[<>:"/\\|?*\x00-\x1f]', name):
-        raise ValueError('should be 1 to 255 bytes without any of < > : " / \\ | ? *')
-    return name
-
-
-def a_url(url: str) -> str:
-    """Refuse what would fail later, without repeating the URL: it may hold a secret."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("should be like http://localhost:6333 or https://host:6333")
-    if parts.username or parts.password or parts.query:
-        raise ValueError("should hold no secret: put the key into QDRANT_API_KEY")
-    if parts.path not in ("", "/"):
-        raise ValueError(f"should end after the port: gRPC cannot use the prefix {parts.path}")
-    return url.rstrip("/")
-
-
-def a_device(device: str) -> str:
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-        raise ValueError(f"should be auto, cpu, cuda or cuda:N, not {device!r}")
-    return device
-
-
-Texts = Annotated[tuple[str, ...], BeforeValidator(as_list), Field(min_length=1)]
-Passed = Annotated[dict[str, Any], BeforeValidator(typed)]
-AtLeast1 = Annotated[int, Field(ge=1)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Size = Annotated[ByteSize, Field(ge=1)]
-Text = Annotated[str, Field(min_length=1)]
 
 
 class Section(BaseModel):

@@ -8,6 +8,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import FrameType
 
 from ingestor.errors import IngestorError, WorkerDiedError
@@ -32,22 +33,30 @@ class Signals:
         self._say = say
         self._kill = kill
         self._at = 0.0
-        self._ask: Callable[[], object] = lambda: None
+        self._ask: Callable[[], None] = lambda: None
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._receive)
 
     def tell(self, stop: asyncio.Event) -> None:
-        """From now on (or since long ago) a signal sets `stop`, whose loop is the running one."""
+        """Pass the signal on to `stop`, whose loop is the running one; also a signal that came before."""
         loop = asyncio.get_running_loop()
-        self._ask = lambda: loop.call_soon_threadsafe(stop.set)
-        if self.received is not None:
+
+        def ask() -> None:
+            self._say("stopping: what is packed is still written; once more stops at once")
             stop.set()
+
+        def ask_there() -> None:
+            with suppress(RuntimeError):  # the loop has just ended, and the run with it
+                loop.call_soon_threadsafe(ask)
+
+        self._ask = ask_there
+        if self.received is not None:
+            ask()
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         if self.received is None:
             self.received, self._at = number, time.monotonic()
-            self._say("stopping: what is packed is still written; once more stops at once")
-            self._ask()
+            self._ask()  # says nothing itself: the signal may have come in the middle of a write
         elif time.monotonic() - self._at > SAME_SIGNAL_S:
             self._kill()
             os._exit(128 + self.received)
@@ -74,7 +83,7 @@ def in_words(error: BaseException) -> str:
     """An error as people should read it; the traceback only of what nobody foresaw."""
     match error:
         case IngestorError():
-            return str(error)
+            return ": ".join(str(part) for part in error.args)
         case OSError():
             named = f"{error.filename}: " if error.filename else ""
             return f"{named}{error.strerror or error}"

@@ -194,6 +194,13 @@ def test_json_log(config, pipeline, capsys):
     assert events[1]["exit_code"] == 0
 
 
+def test_json_log_of_a_failure(config, pipeline, capsys):
+    pipeline.error = SinkError("server gone")
+    assert cli.execute(["--config", config, "--log-format", "json"]) == 1
+    last = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert (last["event"], last["text"]) == ("error", "server gone")
+
+
 def test_root_cause():
     died, first = WorkerDiedError("gone"), SinkError("no room")
     assert ending.root_cause(ExceptionGroup("", [died, ValueError(), ExceptionGroup("", [first])])) is first

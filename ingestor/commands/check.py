@@ -157,7 +157,7 @@ def about_collection(settings: Settings, spec: ModelSpec) -> str:
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    return json.dumps([asdict(finding) for finding in findings], ensure_ascii=False)
+    return json.dumps([asdict(finding) for finding in findings])
 
 
 def exit_code(findings: Sequence[Finding]) -> int:

@@ -161,7 +161,7 @@ def batch_of(queries: Sequence[Int32s]) -> Batch:
 def as_json(answers: Iterator[Answer]) -> Iterator[str]:
     for answer in answers:
         hits = [asdict(hit) for hit in answer.hits]
-        yield json.dumps({"id": answer.query.id, "hits": hits}, ensure_ascii=False)
+        yield json.dumps({"id": answer.query.id, "hits": hits})
 
 
 def as_text(answers: Iterator[Answer]) -> Iterator[str]:

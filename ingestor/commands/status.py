@@ -24,7 +24,7 @@ def status(settings: Settings) -> dict[str, Any]:
 
 
 def as_json(found: dict[str, Any]) -> Iterator[str]:
-    yield json.dumps(found, ensure_ascii=False)
+    yield json.dumps(found)
 
 
 def as_text(found: dict[str, Any]) -> Iterator[str]:
