@@ -61,14 +61,16 @@ def prepare_processes(settings: Settings) -> int:
     """How many processes tokenize: few beside an encoder that needs the cores itself, most cores before a
     GPU.
     """
-    if not isinstance(settings.pipeline.prepare_processes, str):
-        return settings.pipeline.prepare_processes
+    wanted = settings.pipeline.prepare_processes
+    if wanted != "auto":
+        return int(wanted)
     return max(1, cores() - 4) if has_gpu(settings) else max(1, cores() // 4)
 
 
 def sink_processes(settings: Settings) -> int:
-    if not isinstance(settings.pipeline.sink_processes, str):
-        return settings.pipeline.sink_processes
+    wanted = settings.pipeline.sink_processes
+    if wanted != "auto":
+        return int(wanted)
     return 2 if settings.qdrant.url and cores() > 4 else 1
 
 
@@ -105,20 +107,9 @@ async def open_engine(
     device = open_device(settings.encoder.device)
     stack.push_async_callback(device.close)
     on_gpu = device.torch_device.type == "cuda"
-    budget = settings.encoder.token_budget
-    if isinstance(budget, str):  # auto
-        budget = max(GPU_TOKEN_BUDGET if on_gpu or not spec.folder else CPU_TOKEN_BUDGET, max_tokens)
-    if budget < max_tokens:
-        raise ConfigError(
-            f"encoder.token_budget: {budget} is less than one chunk may have ({max_tokens} tokens); raise it or lower chunk.max_tokens"
-        )
+    budget = token_budget(settings, max_tokens, small=not on_gpu and bool(spec.folder))
     rows = budget // TOKENS_PER_ROW if on_gpu else CPU_SLOT_ROWS
-    if not isinstance(settings.pipeline.buffer_bytes, str):
-        rows = settings.pipeline.buffer_bytes // (4 * spec.dimension)
-    if rows < 1:
-        raise ConfigError(
-            f"pipeline.buffer_bytes: {settings.pipeline.buffer_bytes} bytes hold no vector of {spec.dimension} float32 values"
-        )
+    rows = slot_rows(settings, spec.dimension) or rows
     sweep(lock_name)
     buffers = BufferPool.create(
         lock_name, slots=settings.pipeline.buffers, rows=rows, dimension=spec.dimension
@@ -127,3 +118,30 @@ async def open_engine(
     await device.register(buffers)
     encoder = await device.launch(load_encoder, spec, device=device, precision=settings.encoder.precision)
     return Engine(device, encoder, buffers, budget)
+
+
+def token_budget(settings: Settings, max_tokens: int, *, small: bool) -> int:
+    """Tokens in a batch, never fewer than one chunk may have."""
+    wanted = settings.encoder.token_budget
+    if wanted == "auto":
+        return max(CPU_TOKEN_BUDGET if small else GPU_TOKEN_BUDGET, max_tokens)
+    budget = int(wanted)
+    if budget < max_tokens:
+        raise ConfigError(
+            f"encoder.token_budget: {budget} is less than one chunk may have ({max_tokens} tokens);"
+            " raise it or lower chunk.max_tokens"
+        )
+    return budget
+
+
+def slot_rows(settings: Settings, dimension: int) -> int | None:
+    """Vectors in a slot of the size that the settings ask for; None where they leave it open."""
+    wanted = settings.pipeline.buffer_bytes
+    if wanted == "auto":
+        return None
+    rows = int(wanted) // (4 * dimension)
+    if rows < 1:
+        raise ConfigError(
+            f"pipeline.buffer_bytes: {int(wanted)} bytes hold no vector of {dimension} float32 values"
+        )
+    return rows

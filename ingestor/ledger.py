@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,6 +95,21 @@ class RecordRow(NamedTuple):
     chunks: int
     stored: int
     known: bool
+
+
+@dataclass(slots=True)
+class Writes:
+    """What goes into the ledger in one transaction, in this order.
+
+    Attributes:
+        rows: records whose points are durable, or that have none.
+        failures: refused records, with the key of the reading they were met in.
+        doubtful: documents (key, id, most chunks) of which two versions were under way at once.
+    """
+
+    rows: list[RecordRow] = field(default_factory=list)
+    failures: list[tuple[Failure, int]] = field(default_factory=list)
+    doubtful: list[tuple[int, str, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,17 +276,16 @@ class Ledger:
         ).fetchall()
         return int(held), int(lost), dict(failed)
 
-    def record(
-        self, rows: Sequence[RecordRow], failures: Sequence[tuple[Failure, int]] = (), *, again: bool = False
-    ) -> None:
-        """Write records whose points are durable (or that have none), and failures with the key of their
-        reading.
-        """
+    def record(self, writes: Writes) -> None:
+        """Write what is durable, all of it or nothing."""
+        rows, last = writes.rows, {row.id: row for row in writes.rows if row.known and row.chunks}
+        if last:  # of two records with one id, the later one has the points
+            rows = [row if last.get(row.id, row) is row else row._replace(chunks=0) for row in rows]
         with self._file:
             self._file.execute("BEGIN IMMEDIATE")
             self._file.executemany(
                 "UPDATE records SET chunks = 0 WHERE key = ? AND id = ? AND chunks <> 0",
-                ((row.key, row.id) for row in rows if row.known and row.chunks),
+                ((row.key, row.id) for row in last.values()),
             )
             self._file.executemany(
                 "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", (row[:6] for row in rows)
@@ -280,22 +294,19 @@ class Ledger:
                 self._file.executemany(
                     "DELETE FROM pending WHERE id = ?", ((row.id,) for row in rows if row.chunks)
                 )
-            self._add_failures(failures)
+            self._doubt(writes.doubtful)
+            self._add_failures(writes.failures)
 
-    def doubt(self, documents: Sequence[tuple[int, str, int]]) -> None:
-        """Two versions of these documents (key, id, most chunks) are under way at once: which one the points
-        are of is unknown.
-        """
-        with self._file:
-            self._file.execute("BEGIN IMMEDIATE")
-            self._file.executemany(
-                "INSERT INTO pending VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET chunks = MAX(chunks, excluded.chunks)",
-                documents,
-            )
-            self._file.executemany(
-                "UPDATE records SET chunks = 0 WHERE key = ? AND id = ?",
-                (document[:2] for document in documents),
-            )
+    def _doubt(self, documents: Sequence[tuple[int, str, int]]) -> None:
+        """Which record the points of these documents are of is unknown; they are to be read again."""
+        self._file.executemany(
+            "INSERT INTO pending VALUES (?, ?, ?)"
+            " ON CONFLICT (id) DO UPDATE SET chunks = MAX(chunks, excluded.chunks)",
+            documents,
+        )
+        self._file.executemany(
+            "UPDATE records SET chunks = 0 WHERE key = ? AND id = ?", (document[:2] for document in documents)
+        )
 
     def _add_failures(self, failures: Sequence[tuple[Failure, int]]) -> None:
         now = time.time()

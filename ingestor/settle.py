@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingestor.identity import as_ids, point_ids
-from ingestor.ledger import Ledger, RecordRow
+from ingestor.ledger import Ledger, RecordRow, Writes
 from ingestor.records import DOCUMENTS_PER_BLOCK, Applied, Census, Failure, UInt8s, Verdict
 
 FLUSH_REQUESTS = 16
@@ -93,24 +93,19 @@ class Book:
         """Documents that are still under way."""
         return sum(int(np.count_nonzero(~block.recorded)) for block in self._blocks.values())
 
-    def open(self, census: Census) -> tuple[list[RecordRow], list[tuple[int, str, int]]]:
-        """Take note of a block.
-
-        Returns:
-            Rows of documents that no point has to be written for, and documents (key, id, most chunks) of
-            which two versions are under way.
-        """
+    def open(self, census: Census, writes: Writes) -> None:
+        """Take note of a block; adds what can be written of it at once to `writes`."""
         new = census.verdicts == Verdict.NEW
         left = np.where(new, census.chunks, 0).astype(np.int32)
         block = self._blocks[census.block] = _Open(census, left, ~new, np.zeros(len(new), np.bool_))
         self._count(census)
-        rows, doubtful = self._contend(block)
+        self._contend(block, writes)
         for i in np.flatnonzero(~new & ~block.void).tolist():
-            rows.append(_row(census, i, _FINAL.get(int(census.verdicts[i]), int(census.chunks[i]))))
+            writes.rows.append(_row(census, i, _FINAL.get(int(census.verdicts[i]), int(census.chunks[i]))))
+        writes.failures += [(failure, census.shard.key) for failure in census.failures]
         self._flying.update((census.ids[i], (census.block, i)) for i in np.flatnonzero(new).tolist())
         if census.end is not None:
             self._ends.append(census)
-        return rows, doubtful
 
     def applied(self, answer: Applied) -> None:
         """Take note of written points."""
@@ -127,34 +122,29 @@ class Book:
             if len(done):
                 self._done.append((block, done))
 
-    def take_done(self) -> tuple[list[RecordRow], list[tuple[Failure, int]]]:
-        """Rows of the documents all of whose points are written; they count as recorded from here on."""
-        rows: list[RecordRow] = []
-        failures: list[tuple[Failure, int]] = []
+    def take_done(self, writes: Writes) -> None:
+        """Add the documents all of whose points are written; they count as recorded from here on."""
         for block, indices in self._done:
             block.recorded[indices] = True
             census = block.census
             for i in indices[~block.void[indices]].tolist():
-                chunks = int(census.chunks[i])
-                if i not in block.refused:
-                    rows.append(_row(census, i, chunks))
-                    continue
-                kind, detail = block.refused[i]
-                failure = Failure(
-                    census.shard.name,
-                    int(census.places[i]),
-                    kind,
-                    detail,
-                    document=census.ids[i],
-                    rejected=False,
-                )
-                failures.append((failure, census.shard.key))
-                rows.append(_row(census, i, -1)._replace(stored=max(chunks, int(census.stored[i]))))
+                if i in block.refused:
+                    self._fail(block, i, writes)
+                else:
+                    writes.rows.append(_row(census, i, int(census.chunks[i])))
+                    self._tally.indexed += 1
         self._done.clear()
-        self._tally.indexed += len(rows) - len(failures)
-        self._tally.failed += len(failures)
-        self._tally.rejected.update(failure.kind for failure, _ in failures)
-        return rows, failures
+
+    def _fail(self, block: _Open, index: int, writes: Writes) -> None:
+        """A document that the sink refused a point of: all of its points go."""
+        census, (kind, detail) = block.census, block.refused[index]
+        place, id_ = int(census.places[index]), census.ids[index]
+        failure = Failure(census.shard.name, place, kind, detail, document=id_, rejected=False)
+        most = max(int(census.chunks[index]), int(census.stored[index]))
+        writes.failures.append((failure, census.shard.key))
+        writes.rows.append(_row(census, index, -1)._replace(stored=most))
+        self._tally.failed += 1
+        self._tally.rejected[kind] += 1
 
     def take_ends(self) -> list[Census]:
         """Ends of shards all of whose blocks are recorded; forgets what nothing can refer to any more."""
@@ -187,23 +177,19 @@ class Book:
         tally.replaced_characters += census.replaced_characters
         tally.warnings += [(census.shard.name, kind, detail) for kind, detail in census.warnings]
 
-    def _contend(self, block: _Open) -> tuple[list[RecordRow], list[tuple[int, str, int]]]:
-        """Find documents of the block of which an earlier version is under way; neither version is recorded
-        then.
+    def _contend(self, block: _Open, writes: Writes) -> None:
+        """Find documents of which an earlier version is under way: neither is recorded, for which one the points
+        are of in the end is not known.
         """
-        rows: list[RecordRow] = []
-        doubtful: list[tuple[int, str, int]] = []
         census = block.census
         shared = self._flying.keys() & set(census.ids)
         for here in (i for i, id_ in enumerate(census.ids) if id_ in shared) if shared else ():
-            if census.verdicts[here] not in (Verdict.NEW, Verdict.UNCHANGED):
-                continue
-            number, index = self._flying[census.ids[here]]
-            earlier = self._blocks[number]
-            rows += [self._void(earlier, index), self._void(block, here)]
-            most = max(row.stored for row in rows[-2:])
-            doubtful.append((int(census.keys[here]), census.ids[here], most))
-        return rows, doubtful
+            if census.verdicts[here] in (Verdict.NEW, Verdict.UNCHANGED):
+                number, index = self._flying[census.ids[here]]
+                versions = [self._void(self._blocks[number], index), self._void(block, here)]
+                most = max(row.stored for row in versions)
+                writes.rows += versions
+                writes.doubtful.append((int(census.keys[here]), census.ids[here], most))
 
     def _void(self, block: _Open, index: int) -> RecordRow:
         census, tally = block.census, self._tally
@@ -242,46 +228,36 @@ async def settle(
     Returns:
         How many documents are still under way at the end: none, unless the run was stopped.
     """
-    loop = asyncio.get_running_loop()
     book = Book(tally)
-    rows: list[RecordRow] = []
-    failures: list[tuple[Failure, int]] = []
+    waiting = Writes()
     requests, flushed = 0, time.monotonic()
     async for event in events:
         if isinstance(event, Applied):
             book.applied(event)
             requests += 1
         else:
-            found, doubtful = book.open(event)
-            if doubtful:
-                await loop.run_in_executor(ledger.thread, ledger.doubt, doubtful)
-            rows += found
-            failures += [(failure, event.shard.key) for failure in event.failures]
-        if requests >= FLUSH_REQUESTS or len(rows) >= FLUSH_ROWS or time.monotonic() - flushed >= FLUSH_S:
-            await _commit(book, rows, failures, sinks=sinks, ledger=ledger, tally=tally, written=requests > 0)
-            rows, failures, requests, flushed = [], [], 0, time.monotonic()
-    await _commit(book, rows, failures, sinks=sinks, ledger=ledger, tally=tally, written=requests > 0)
+            book.open(event, waiting)
+        if (
+            requests >= FLUSH_REQUESTS
+            or len(waiting.rows) >= FLUSH_ROWS
+            or time.monotonic() - flushed >= FLUSH_S
+        ):
+            await _commit(book, waiting, sinks=sinks, ledger=ledger, tally=tally, written=requests > 0)
+            waiting, requests, flushed = Writes(), 0, time.monotonic()
+    await _commit(book, waiting, sinks=sinks, ledger=ledger, tally=tally, written=requests > 0)
     return book.unsettled
 
 
 async def _commit(
-    book: Book,
-    rows: Sequence[RecordRow],
-    failures: Sequence[tuple[Failure, int]],
-    *,
-    sinks: Sinks,
-    ledger: Ledger,
-    tally: Tally,
-    written: bool,
+    book: Book, writes: Writes, *, sinks: Sinks, ledger: Ledger, tally: Tally, written: bool
 ) -> None:
     loop = asyncio.get_running_loop()
-    done, refused = book.take_done()
-    rows = [*rows, *done]
-    surplus = [row for row in rows if row.chunks and row.stored > max(row.chunks, 0)]
+    book.take_done(writes)
+    surplus = [row for row in writes.rows if row.chunks and row.stored > max(row.chunks, 0)]
     await delete_points(sinks, ((row.id, range(max(row.chunks, 0), row.stored)) for row in surplus), tally)
     if written or surplus:
         await sinks.flush()
-    await loop.run_in_executor(ledger.thread, ledger.record, rows, [*failures, *refused])
+    await loop.run_in_executor(ledger.thread, ledger.record, writes)
     for census in book.take_ends():
         assert census.end is not None
         name = census.shard.name

@@ -1,0 +1,224 @@
+"""Whatever happens to the shards between runs, the collection ends as a fresh ingest of them would leave it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import orjson
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingestor.ledger import Ledger
+from ingestor.model import resolve
+from ingestor.prepare import PrepareOptions, prepare_block
+from ingestor.records import Applied, ChunkBlock, RawBlock, Shard, ShardEnd, UInt8s
+from ingestor.settle import Tally, delete_points, settle
+from ingestor.sources import Fields
+
+SPEC = resolve("hash:8")
+AHEAD = 3
+"""Blocks that are prepared before the first of them is settled."""
+
+Shards = dict[str, list[tuple[str, str]]]
+
+
+class Points(dict[bytes, bytes]):
+    """A collection: point id to payload."""
+
+    async def delete(self, ids: UInt8s) -> None:
+        for id_ in ids:
+            self.pop(id_.tobytes(), None)
+
+    async def flush(self) -> None:
+        pass
+
+
+class World:
+    """A source, a collection and a state file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "state.sqlite3"
+        self.points = Points()
+        self.embedded: list[str] = []
+
+    def run(
+        self, shards: Shards, chance: random.Random, *, lines: int, kill_after: int | None = None
+    ) -> Tally:
+        """Ingest under `mirror`; with `kill_after`, the run ends in the middle of its so-manieth block."""
+        with ThreadPoolExecutor(1) as thread:
+            ledger = thread.submit(Ledger.open, self.state, thread).result()
+            try:
+                return asyncio.run(self._run(ledger, shards, chance, lines, kill_after))
+            finally:
+                thread.submit(ledger.close).result()
+
+    async def _run(
+        self, ledger: Ledger, shards: Shards, chance: random.Random, lines: int, kill_after: int | None
+    ) -> Tally:
+        tally = Tally()
+        self.embedded = []
+        listing = [
+            Shard(0, name, "", 0, str(hash(tuple(records)))) for name, records in sorted(shards.items())
+        ]
+        plan = _ask(ledger.plan, listing, b"salt")
+        tally.read = plan.held + plan.lost
+        tally.unchanged, tally.duplicates = plan.held, plan.lost
+        if await self._pass(ledger, plan.shards, shards, chance, lines, kill_after, tally):
+            return tally
+        _ask(ledger.drop_gone)
+        while waiting := _ask(ledger.pending_count):
+            await self._pass(ledger, _ask(ledger.read_again, listing), shards, chance, lines, None, tally)
+            if _ask(ledger.pending_count) >= waiting:
+                break  # what is left has no record any more
+        left = _ask(ledger.left)
+        await delete_points(self.points, ((id_, range(chunks)) for _, id_, chunks in left), tally)
+        _ask(ledger.forget_left, [place for place, _, _ in left])
+        assert tally.read == tally.indexed + tally.unchanged + tally.duplicates + tally.failed
+        return tally
+
+    async def _pass(
+        self,
+        ledger: Ledger,
+        to_read: list[Shard],
+        shards: Shards,
+        chance: random.Random,
+        lines: int,
+        kill_after: int | None,
+        tally: Tally,
+    ) -> bool:
+        blocks = [block for shard in to_read for block in _cut(shard, shards[shard.name], lines)]
+        blocks = [
+            RawBlock(number, b.shard, b.format, b.place, b.offset, b.data, end=b.end)
+            for number, b in enumerate(blocks)
+        ]
+        killed = kill_after is not None and kill_after < len(blocks)
+
+        async def events():
+            waiting: list[ChunkBlock] = []
+            for start in range(0, len(blocks), AHEAD):
+                for found, chunks in [
+                    prepare_block(_options(self.state), block) for block in blocks[start : start + AHEAD]
+                ]:
+                    if killed and found.block == kill_after:
+                        return
+                    yield found
+                    waiting.append(chunks)
+                    if chance.random() < 0.5:
+                        while waiting:
+                            for answer in self._apply(waiting.pop(0), chance):
+                                yield answer
+            for chunks in waiting:
+                for answer in self._apply(chunks, chance):
+                    yield answer
+
+        unsettled = await settle(events(), sinks=self.points, ledger=ledger, tally=tally)
+        assert killed or not unsettled
+        return killed
+
+    def _apply(self, chunks: ChunkBlock, chance: random.Random) -> list[Applied]:
+        """Write a block's points in any order, in up to two requests."""
+        order = list(range(len(chunks.points)))
+        chance.shuffle(order)
+        points = chunks.points.take(np.array(order, np.intp))
+        for id_, payload in zip(points.ids, points.payloads, strict=True):
+            self.points[id_.tobytes()] = payload
+            stored = orjson.loads(payload)
+            if stored["chunk"] == 0:
+                self.embedded.append(stored["document"])
+        middle = chance.randint(0, len(order))
+        return [Applied(part) for part in (points.documents[:middle], points.documents[middle:]) if len(part)]
+
+
+def _ask(method, *arguments):
+    """Run a ledger's method in the ledger's thread."""
+    return method.__self__.thread.submit(method, *arguments).result()
+
+
+def _options(state: Path) -> PrepareOptions:
+    return PrepareOptions(Fields(("text",), "id", "collection", ()), SPEC, 4, 1, 100, b"salt", str(state))
+
+
+def _cut(shard: Shard, records: list[tuple[str, str]], lines: int) -> list[RawBlock]:
+    blocks = []
+    for start in range(0, len(records), lines):
+        data = b"".join(
+            orjson.dumps({"id": id_, "text": text}) + b"\n" for id_, text in records[start : start + lines]
+        )
+        blocks.append(RawBlock(0, shard, "jsonl", start + 1, 0, data))
+    return [*blocks, RawBlock(0, shard, "jsonl", len(records) + 1, 0, b"", end=ShardEnd(finished=True))]
+
+
+def _expected(shards: Shards) -> dict[str, str]:
+    """The last record with an id wins."""
+    return {id_: text for _, records in sorted(shards.items()) for id_, text in records}
+
+
+RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from("abcdef"),
+        st.sampled_from(["one", "one two three four five six", "seven", "eight nine ten eleven twelve"]),
+    ),
+    max_size=6,
+)
+SHARDS = st.dictionaries(st.sampled_from(["s1", "s2", "s3"]), RECORDS, max_size=3)
+RUNS = st.lists(st.tuples(SHARDS, st.none() | st.integers(0, 6)), min_size=1, max_size=5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(runs=RUNS, lines=st.integers(1, 4), seed=st.integers(0, 2**16))
+def test_any_history(runs: list[tuple[Shards, int | None]], lines: int, seed: int) -> None:
+    chance = random.Random(seed)
+    with TemporaryDirectory() as folder, TemporaryDirectory() as other:
+        world = World(Path(folder))
+        for shards, kill_after in runs:
+            world.run(shards, chance, lines=lines, kill_after=kill_after)
+        world.run(shards, chance, lines=lines)
+        fresh = World(Path(other))
+        fresh.run(shards, chance, lines=100)
+        assert _texts(fresh.points) == _texts(world.points)
+        assert {orjson.loads(p)["document"] for p in world.points.values()} == set(_expected(shards))
+        world.run(shards, chance, lines=lines)
+        assert world.embedded == []
+
+
+def _texts(points: Points) -> dict[tuple[str, int], str]:
+    stored = [orjson.loads(payload) for payload in points.values()]
+    return {(s["document"], s["chunk"]): s["text"] for s in stored}
+
+
+def test_the_last_record_wins_across_blocks_and_shards(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    shards = {"s1": [("a", "one"), ("b", "two"), ("a", "three")], "s2": [("a", "four"), ("c", "five")]}
+    tally = world.run(shards, random.Random(0), lines=1)
+    assert (tally.read, tally.indexed, tally.duplicates) == (5, 3, 2)
+    assert _texts(world.points) == {("a", 0): "four", ("b", 0): "two", ("c", 0): "five"}
+    assert world.run(shards, random.Random(0), lines=1).unchanged == 3
+
+
+def test_a_loser_takes_over_when_the_winner_leaves(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run({"s1": [("a", "one two")], "s2": [("a", "three"), ("b", "x")]}, random.Random(0), lines=9)
+    world.run({"s1": [("a", "one two")], "s2": [("b", "x")]}, random.Random(0), lines=9)
+    assert _texts(world.points) == {("a", 0): "one two", ("b", 0): "x"}
+    assert world.embedded == ["a"]
+
+
+def test_moved_documents_are_not_embedded_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run({"s1": [("a", "one"), ("b", "two")]}, random.Random(0), lines=1)
+    tally = world.run({"s0": [("b", "two"), ("a", "one")]}, random.Random(0), lines=1)
+    assert (tally.read, tally.unchanged, world.embedded) == (2, 2, [])
+
+
+def test_an_edit_leaves_no_surplus_chunk(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run({"s": [("a", "one two three four five six seven eight")]}, random.Random(0), lines=1)
+    assert len(world.points) > 1
+    tally = world.run({"s": [("a", "one")]}, random.Random(0), lines=1)
+    assert _texts(world.points) == {("a", 0): "one"}
+    assert tally.points_deleted > 0
