@@ -47,7 +47,7 @@ def load_encoder(spec: ModelSpec, *, device: Device, precision: str = "auto") ->
         ConfigError: the precision is none of these.
     """
     if not spec.folder:
-        return HashEncoder(spec.dimension)
+        return HashEncoder(spec.dimension, device.torch_device)
     dtype = choose_dtype(spec, device, precision)
     model = load_model(spec, dtype).to(device.torch_device)
     from ingestor.packed import FAMILIES, PackedEncoder, register_varlen
@@ -142,9 +142,9 @@ class HashEncoder:
 
     packed = True
 
-    def __init__(self, dimension: int) -> None:
+    def __init__(self, dimension: int, torch_device: torch.device | None = None) -> None:
         self.dimension = dimension
-        columns = torch.arange(1, dimension + 1, dtype=torch.int64)
+        columns = torch.arange(1, dimension + 1, dtype=torch.int64, device=torch_device)
         self._columns = _mix(columns * _ODD)
 
     def forward(self, batch: DeviceBatch) -> Tensor:
@@ -155,7 +155,7 @@ class HashEncoder:
         places = places - torch.repeat_interleave(ends[:-1], lengths, output_size=len(tokens))
         sums = functional.pad(_mix((tokens + 1) * _ODD + places).cumsum(0), (1, 0))
         seeds = _mix(sums[ends[1:]] - sums[ends[:-1]] + lengths)
-        values = _mix(seeds[:, None] ^ self._columns.to(tokens.device)) >> 40
+        values = _mix(seeds[:, None] ^ self._columns) >> 40
         return functional.normalize(values.float() + 0.5, dim=1)
 
 

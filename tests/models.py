@@ -57,12 +57,24 @@ _CONFIGS: dict[str, Any] = {
 
 
 def save_model(
-    folder: Path, family: str, *, pooling: str = "mean", normalize: bool = True, **saved: Any
+    folder: Path,
+    family: str,
+    *,
+    pooling: str = "mean",
+    normalize: bool = True,
+    gentle: bool = False,
+    **saved: Any,
 ) -> SentenceTransformer:
-    """Make a model, save it under `folder`, and return sentence-transformers' reading of it."""
+    """Make a model, save it under `folder`, and return sentence-transformers' reading of it.
+
+    `gentle` gives weights as small as trained ones, for tests of precision.
+    """
     bare, whole = folder / "bare", folder / "model"
     torch.manual_seed(7)
-    AutoModel.from_config(_CONFIGS[family]()).save_pretrained(bare)
+    config = _CONFIGS[family]()
+    if gentle:
+        config.initializer_range = 0.1
+    AutoModel.from_config(config).save_pretrained(bare)
     _tokenizer(append_only=family == "qwen3").save_pretrained(bare)
     parts = [modules.Transformer(str(bare)), modules.Pooling(48, pooling)]
     if normalize:
