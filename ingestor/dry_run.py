@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
@@ -29,7 +30,7 @@ async def write_chunks(
     blocks: AsyncIterator[ChunkBlock], *, file: Path | None
 ) -> AsyncGenerator[Applied, None]:
     """Write each chunk as a JSON line, in reading order, and take it for stored."""
-    with file.open("wb") if file else open("/dev/null", "wb") as out:
+    with (file or Path(os.devnull)).open("wb") as out:
         async for block in blocks:
             if file:
                 await asyncio.to_thread(out.write, _lines(block))

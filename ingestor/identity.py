@@ -20,7 +20,7 @@ _NAMESPACE = NAMESPACE.bytes
 
 
 def point_id(document: str, chunk: int) -> bytes:
-    """The 16 bytes of `uuid5(NAMESPACE, f"{document}\\n{chunk}")`, about three times as fast as `uuid.uuid5`."""
+    """The 16 bytes of `uuid5(NAMESPACE, f"{document}\\n{chunk}")`, without the cost of a UUID object."""
     digest = bytearray(hashlib.sha1(_NAMESPACE + f"{document}\n{chunk}".encode()).digest()[:16])
     digest[6] = digest[6] & 0x0F | 0x50
     digest[8] = digest[8] & 0x3F | 0x80

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 import orjson
 
 from ingestor import engine, wiring
+from ingestor.book import Tally
 from ingestor.channel import StageTime
 from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import copy_state
@@ -22,7 +23,6 @@ from ingestor.errors import IdentityMismatchError
 from ingestor.ledger import Ledger
 from ingestor.lock import Lock
 from ingestor.model import ModelSpec
-from ingestor.settle import Tally
 from ingestor.sink import check_target
 from ingestor.sink.pool import SinkPool
 from ingestor.sources.listing import Listing

@@ -15,68 +15,15 @@ import json
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ingestor.errors import ConfigError, ResourceError
+from ingestor.lookup import LEFT, SCHEMA, VERSION, state_error, totals
 from ingestor.records import Failure, Shard
-
-VERSION = 1
-LEFT = 0
-"""Key of the shard that holds what left the source."""
-
-_SCHEMA = f"""
-CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
-CREATE TABLE shards (
-    key INTEGER PRIMARY KEY,
-    name TEXT NOT NULL,
-    fingerprint TEXT,               -- set when the reading is finished
-    position INTEGER,               -- in this run's listing; NULL: not listed
-    current INTEGER NOT NULL        -- the newest reading of its name
-);
-CREATE INDEX shards_name ON shards (name);
-CREATE TABLE records (
-    shard INTEGER NOT NULL,
-    place INTEGER NOT NULL,
-    key INTEGER NOT NULL,           -- hash of the id
-    id TEXT NOT NULL,
-    hash BLOB NOT NULL,
-    chunks INTEGER NOT NULL,
-    PRIMARY KEY (shard, place)
-) WITHOUT ROWID;
-CREATE INDEX records_key ON records (key);
-CREATE TABLE pending (key INTEGER, id TEXT PRIMARY KEY, chunks INTEGER) WITHOUT ROWID;
-CREATE TABLE failures (
-    shard TEXT, place INTEGER, reading INTEGER, kind TEXT, detail TEXT, document TEXT, offset INTEGER,
-    rejected INTEGER, time REAL, PRIMARY KEY (shard, place)
-) WITHOUT ROWID;
-CREATE TABLE runs (id INTEGER PRIMARY KEY, started REAL, ended REAL, status TEXT, report TEXT);
-INSERT INTO shards VALUES ({LEFT}, '', NULL, NULL, 0);
-PRAGMA user_version = {VERSION};
-"""
-
-
-class Row(NamedTuple):
-    """A record as the ledger knows it.
-
-    Attributes:
-        shard: key of the reading it is from.
-        place: in the shard.
-        hash: of the record.
-        chunks: what the collection holds of it; see the module.
-        position: the shard's place in this run's listing; None if it is not listed any more.
-        current: the row is from the newest reading of its shard, so it is certain that the record exists.
-    """
-
-    shard: int
-    place: int
-    hash: bytes
-    chunks: int
-    position: int | None
-    current: bool
 
 
 class RecordRow(NamedTuple):
@@ -130,35 +77,6 @@ class Plan:
     failed: dict[str, int]
 
 
-class LedgerReader:
-    """The reading half, for prepare processes: each look-up is a transaction of its own, so that the writer's
-    log can be cut.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._file = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, timeout=60)
-
-    def rows(self, keys: Iterable[int]) -> dict[str, list[Row]]:
-        """All records with these keys, by document id."""
-        found: dict[str, list[Row]] = {}
-        rows = self._file.execute(
-            "SELECT r.id, r.shard, r.place, r.hash, r.chunks, s.position, s.current FROM json_each(?) AS j"
-            " CROSS JOIN records AS r ON r.key = j.value JOIN shards AS s ON s.key = r.shard",
-            (json.dumps(list(keys)),),
-        )
-        for id_, *row in rows:
-            found.setdefault(id_, []).append(Row(*row))
-        return found
-
-    def pending(self, keys: Iterable[int]) -> dict[str, int]:
-        """Those of these documents whose points are in doubt: id and the most chunks there can be."""
-        rows = self._file.execute(
-            "SELECT p.id, p.chunks FROM pending AS p WHERE p.key IN (SELECT value FROM json_each(?))",
-            (json.dumps(list(keys)),),
-        )
-        return dict(rows.fetchall())
-
-
 class Ledger:
     """The writing half. All methods run in `thread`, which owns the connection.
 
@@ -189,17 +107,17 @@ class Ledger:
             file.execute("PRAGMA synchronous = NORMAL")
             version = file.execute("PRAGMA user_version").fetchone()[0]
             if version == 0 and not file.execute("SELECT 1 FROM sqlite_master").fetchone():
-                file.executescript("BEGIN;" + _SCHEMA)
+                file.executescript("BEGIN;" + SCHEMA)
                 file.execute("INSERT INTO meta VALUES ('state_id', ?)", (str(uuid.uuid4()),))
                 file.execute("COMMIT")
                 version = VERSION
         except sqlite3.DatabaseError as error:
-            raise _state_error(path, error) from error
+            raise state_error(path, error) from error
         except OSError as error:
             raise ResourceError(f"state {path}: {error.strerror}") from error
         if version != VERSION:
             raise ConfigError(
-                f"state {path}: written by another version of the ingestor (schema {version}, this one writes {VERSION})."
+                f"state {path}: written by another version of the ingestor (schema {version}, not {VERSION})."
                 " Use that version, or name a new state file and run with --recreate"
             )
         return cls(file, thread)
@@ -223,7 +141,7 @@ class Ledger:
             self._file.execute("DELETE FROM shards WHERE key <> ?", (LEFT,))
 
     def plan(self, listing: Sequence[Shard], salt: bytes, *, full: bool = False) -> Plan:
-        """Decide which shards to read; a shard passed over was finished and has not changed, nor has the way records are read.
+        """Decide which shards to read; passed over is what was finished and has not changed, nor how it is read.
 
         Args:
             listing: all shards of the source, sorted by name.
@@ -235,7 +153,8 @@ class Ledger:
         with self._file:
             self._file.execute("BEGIN IMMEDIATE")
             self._file.execute(
-                "DELETE FROM shards WHERE fingerprint IS NULL AND key <> ? AND key NOT IN (SELECT shard FROM records)",
+                "DELETE FROM shards WHERE fingerprint IS NULL AND key <> ?"
+                " AND key NOT IN (SELECT shard FROM records)",
                 (LEFT,),
             )
             self._file.execute("UPDATE shards SET position = NULL")
@@ -349,10 +268,11 @@ class Ledger:
             self._file.executemany("DELETE FROM failures WHERE shard = ?", names)
 
     def _drop(self, shards: Sequence[int]) -> None:
-        """Remove readings; documents that only they held are taken over by a loser elsewhere, or have left."""
+        """Remove readings; what only they held is taken over by a loser elsewhere, or has left."""
         keys = json.dumps(list(shards))
         held = self._file.execute(
-            "SELECT key, id, hash, chunks FROM records WHERE chunks > 0 AND shard IN (SELECT value FROM json_each(?))",
+            "SELECT key, id, hash, chunks FROM records"
+            " WHERE chunks > 0 AND shard IN (SELECT value FROM json_each(?))",
             (keys,),
         ).fetchall()
         self._file.execute("DELETE FROM records WHERE shard IN (SELECT value FROM json_each(?))", (keys,))
@@ -372,15 +292,17 @@ class Ledger:
 
     def _add_left(self, documents: Sequence[tuple[int, str, bytes, int]]) -> None:
         self._file.executemany(
-            "INSERT INTO records SELECT ?, COALESCE(MAX(place), 0) + 1, ?, ?, ?, ? FROM records WHERE shard = ?",
+            "INSERT INTO records SELECT ?, COALESCE(MAX(place), 0) + 1, ?, ?, ?, ?"
+            " FROM records WHERE shard = ?",
             ((LEFT, *document, LEFT) for document in documents),
         )
 
     def read_again(self, listing: Sequence[Shard]) -> list[Shard]:
         """Finished shards that hold records of pending documents, to be read again for those alone."""
         rows = self._file.execute(
-            "SELECT DISTINCT s.name, s.key FROM pending AS p JOIN records AS r ON r.key = p.key AND r.id = p.id"
-            " JOIN shards AS s ON s.key = r.shard WHERE s.current AND s.fingerprint IS NOT NULL AND s.position IS NOT NULL"
+            "SELECT DISTINCT s.name, s.key FROM pending AS p"
+            " JOIN records AS r ON r.key = p.key AND r.id = p.id JOIN shards AS s ON s.key = r.shard"
+            " WHERE s.current AND s.fingerprint IS NOT NULL AND s.position IS NOT NULL"
         ).fetchall()
         keys = dict(rows)
         return [
@@ -398,7 +320,8 @@ class Ledger:
             self._file.execute("BEGIN IMMEDIATE")
             self._file.execute("DELETE FROM records WHERE shard = ? AND chunks = 0", (LEFT,))
             orphans = self._file.execute(
-                "DELETE FROM pending WHERE NOT EXISTS (SELECT 1 FROM records AS r WHERE r.key = pending.key AND r.id = pending.id)"
+                "DELETE FROM pending WHERE NOT EXISTS"
+                " (SELECT 1 FROM records AS r WHERE r.key = pending.key AND r.id = pending.id)"
                 " RETURNING key, id, x'', chunks"
             ).fetchall()
             self._add_left(orphans)
@@ -413,7 +336,7 @@ class Ledger:
 
     def totals(self) -> tuple[int, int, int]:
         """Documents and points in the collection, and open failures."""
-        return _totals(self._file)
+        return totals(self._file)
 
     def start_run(self) -> int:
         return int(
@@ -428,41 +351,3 @@ class Ledger:
             (time.time(), status, report, run),
         )
         self._file.execute("PRAGMA optimize")
-
-
-def _totals(file: sqlite3.Connection) -> tuple[int, int, int]:
-    row = file.execute("SELECT COUNT(*), COALESCE(SUM(chunks), 0) FROM records WHERE chunks > 0").fetchone()
-    return row[0], row[1], file.execute("SELECT COUNT(*) FROM failures").fetchone()[0]
-
-
-def read_status(path: Path) -> dict[str, Any]:
-    """What `status` shows, from the state file alone.
-
-    Raises:
-        ConfigError: there is no state file yet, or it cannot be read.
-    """
-    if not path.exists():
-        raise ConfigError(f"state {path}: not there yet; nothing was ingested with this configuration")
-    try:
-        file = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)
-        documents, points, failures = _totals(file)
-        identity = file.execute("SELECT value FROM meta WHERE name = 'identity'").fetchone()
-        run = file.execute("SELECT started, ended, status FROM runs ORDER BY id DESC LIMIT 1").fetchone()
-    except sqlite3.DatabaseError as error:
-        raise _state_error(path, error) from error
-    last = run and {"started": run[0], "ended": run[1], "status": run[2]}
-    return {
-        "documents": documents,
-        "points": points,
-        "failures": failures,
-        "identity": identity and json.loads(identity[0]),
-        "last_run": last,
-    }
-
-
-def _state_error(path: Path, error: sqlite3.DatabaseError) -> ConfigError | ResourceError:
-    if isinstance(error, sqlite3.OperationalError):
-        return ResourceError(f"state {path}: {error}")
-    return ConfigError(
-        f"state {path}: not a state file of the ingestor ({error}); name another one under `state`"
-    )

@@ -1,28 +1,20 @@
-"""When a document counts as done: its points are durable, its surplus chunks are gone, and the ledger says
-so, in this order.
-"""
+"""When a document counts as done: its points are durable, its surplus is gone, and the ledger says so."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from ingestor.book import Book, Tally
 from ingestor.identity import as_ids, point_ids
-from ingestor.ledger import Ledger, RecordRow, Writes
-from ingestor.records import DOCUMENTS_PER_BLOCK, Applied, Census, Failure, UInt8s, Verdict
+from ingestor.ledger import Ledger, Writes
+from ingestor.records import Applied, Census, UInt8s
 
 FLUSH_REQUESTS = 16
 FLUSH_S = 1.0
 FLUSH_ROWS = 65_536
-WINDOW_BLOCKS = 64
-"""No census looks further back than this: a bound for what prepare processes have in hand."""
 
 
 class Sinks(Protocol):
@@ -30,200 +22,10 @@ class Sinks(Protocol):
     async def flush(self) -> None: ...
 
 
-@dataclass(slots=True)
-class Tally:
-    """What a run did so far, in documents unless the name says otherwise.
-
-    Attributes:
-        rejected: records and documents that were refused, by kind; `rejected_records` of them before they
-            were documents.
-    """
-
-    read: int = 0
-    indexed: int = 0
-    unchanged: int = 0
-    duplicates: int = 0
-    failed: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-    rejected: Counter[str] = field(default_factory=Counter)
-    rejected_records: int = 0
-    chunks: int = 0
-    points: int = 0
-    points_deleted: int = 0
-    tokens: int = 0
-    replaced_characters: int = 0
-    shards_done: int = 0
-    shard_errors: list[tuple[str, str, str]] = field(default_factory=list)
-    warnings: list[tuple[str, str, str]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Open:
-    """A block of which not everything is recorded.
-
-    Attributes:
-        left: int32[n], chunks of each new document that are not applied yet.
-        recorded: bool[n].
-        void: bool[n], another record with the same id came while this one was under way: it is not recorded,
-            but read again.
-        refused: documents that failed in the sink: index to (kind, detail).
-    """
-
-    census: Census
-    left: npt.NDArray[np.int32]
-    recorded: npt.NDArray[np.bool_]
-    void: npt.NDArray[np.bool_]
-    refused: dict[int, tuple[str, str]] = field(default_factory=dict)
-
-
-class Book:
-    """What is under way in one pass over the source, block by block. Plain calculation: it never waits for
-    anything.
-    """
-
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
-        self._blocks: dict[int, _Open] = {}
-        self._flying: dict[str, tuple[int, int]] = {}  # id of a new document: its block and index
-        self._done: list[tuple[_Open, npt.NDArray[np.intp]]] = []
-        self._ends: list[Census] = []
-
-    @property
-    def unsettled(self) -> int:
-        """Documents that are still under way."""
-        return sum(int(np.count_nonzero(~block.recorded)) for block in self._blocks.values())
-
-    def open(self, census: Census, writes: Writes) -> None:
-        """Take note of a block; adds what can be written of it at once to `writes`."""
-        new = census.verdicts == Verdict.NEW
-        left = np.where(new, census.chunks, 0).astype(np.int32)
-        block = self._blocks[census.block] = _Open(census, left, ~new, np.zeros(len(new), np.bool_))
-        self._count(census)
-        self._contend(block, writes)
-        for i in np.flatnonzero(~new & ~block.void).tolist():
-            writes.rows.append(_row(census, i, _FINAL.get(int(census.verdicts[i]), int(census.chunks[i]))))
-        writes.failures += [(failure, census.shard.key) for failure in census.failures]
-        self._flying.update((census.ids[i], (census.block, i)) for i in np.flatnonzero(new).tolist())
-        if census.end is not None:
-            self._ends.append(census)
-
-    def applied(self, answer: Applied) -> None:
-        """Take note of written points."""
-        self._tally.points += len(answer.documents) - len(answer.failures)
-        for row, kind, detail in answer.failures:
-            number, index = divmod(int(answer.documents[row]), DOCUMENTS_PER_BLOCK)
-            self._blocks[number].refused[index] = (kind, detail)
-        numbers, indices = np.divmod(answer.documents, DOCUMENTS_PER_BLOCK)
-        for number in np.unique(numbers).tolist():
-            block = self._blocks[number]
-            touched, counts = np.unique(indices[numbers == number], return_counts=True)
-            block.left[touched] -= counts.astype(np.int32)
-            done = touched[(block.left[touched] == 0) & ~block.recorded[touched]]
-            if len(done):
-                self._done.append((block, done))
-
-    def take_done(self, writes: Writes) -> None:
-        """Add the documents all of whose points are written; they count as recorded from here on."""
-        for block, indices in self._done:
-            block.recorded[indices] = True
-            census = block.census
-            for i in indices[~block.void[indices]].tolist():
-                if i in block.refused:
-                    self._fail(block, i, writes)
-                else:
-                    writes.rows.append(_row(census, i, int(census.chunks[i])))
-                    self._tally.indexed += 1
-        self._done.clear()
-
-    def _fail(self, block: _Open, index: int, writes: Writes) -> None:
-        """A document that the sink refused a point of: all of its points go."""
-        census, (kind, detail) = block.census, block.refused[index]
-        place, id_ = int(census.places[index]), census.ids[index]
-        failure = Failure(census.shard.name, place, kind, detail, document=id_, rejected=False)
-        most = max(int(census.chunks[index]), int(census.stored[index]))
-        writes.failures.append((failure, census.shard.key))
-        writes.rows.append(_row(census, index, -1)._replace(stored=most))
-        self._tally.failed += 1
-        self._tally.rejected[kind] += 1
-
-    def take_ends(self) -> list[Census]:
-        """Ends of shards all of whose blocks are recorded; forgets what nothing can refer to any more."""
-        newest = max(self._blocks, default=0)
-        complete = {number for number, block in self._blocks.items() if block.recorded.all()}
-        open_shards = {block.census.shard.key for n, block in self._blocks.items() if n not in complete}
-        for number in complete:
-            if number < newest - WINDOW_BLOCKS:
-                for id_ in self._blocks.pop(number).census.ids:
-                    if self._flying.get(id_, (-1, 0))[0] == number:
-                        del self._flying[id_]
-        ready = [census for census in self._ends if census.shard.key not in open_shards]
-        self._ends = [census for census in self._ends if census.shard.key in open_shards]
-        return ready
-
-    def _count(self, census: Census) -> None:
-        tally, counts = self._tally, np.bincount(census.verdicts, minlength=len(Verdict)).tolist()
-        tally.chunks += int(census.chunks[census.verdicts == Verdict.NEW].sum())
-        tally.tokens += census.tokens
-        tally.failed += counts[Verdict.FAILED]
-        if census.shard.again:  # all its documents were counted when it was read first, these as duplicates
-            tally.duplicates -= counts[Verdict.NEW] + counts[Verdict.FAILED]
-            return
-        tally.read += len(census.ids)
-        tally.unchanged += counts[Verdict.UNCHANGED]
-        tally.duplicates += counts[Verdict.DUPLICATE]
-        tally.skipped.update(census.skipped)
-        tally.rejected.update(failure.kind for failure in census.failures)
-        tally.rejected_records += sum(failure.rejected for failure in census.failures)
-        tally.replaced_characters += census.replaced_characters
-        tally.warnings += [(census.shard.name, kind, detail) for kind, detail in census.warnings]
-
-    def _contend(self, block: _Open, writes: Writes) -> None:
-        """Find documents of which an earlier version is under way: neither is recorded, for which one the points
-        are of in the end is not known.
-        """
-        census = block.census
-        shared = self._flying.keys() & set(census.ids)
-        for here in (i for i, id_ in enumerate(census.ids) if id_ in shared) if shared else ():
-            if census.verdicts[here] in (Verdict.NEW, Verdict.UNCHANGED):
-                number, index = self._flying[census.ids[here]]
-                versions = [self._void(self._blocks[number], index), self._void(block, here)]
-                most = max(row.stored for row in versions)
-                writes.rows += versions
-                writes.doubtful.append((int(census.keys[here]), census.ids[here], most))
-
-    def _void(self, block: _Open, index: int) -> RecordRow:
-        census, tally = block.census, self._tally
-        if not block.void[index]:
-            block.void[index] = True
-            tally.duplicates += 1
-            if census.verdicts[index] == Verdict.UNCHANGED:
-                tally.unchanged -= 1
-            elif block.recorded[index]:
-                tally.indexed -= 1
-        most = max(int(census.chunks[index]), int(census.stored[index]))
-        return _row(census, index, 0)._replace(stored=most)
-
-
-_FINAL = {int(Verdict.DUPLICATE): 0, int(Verdict.FAILED): -1}
-
-
-def _row(census: Census, index: int, chunks: int) -> RecordRow:
-    return RecordRow(
-        census.shard.key,
-        int(census.places[index]),
-        int(census.keys[index]),
-        census.ids[index],
-        census.hashes[index].tobytes(),
-        chunks,
-        int(census.stored[index]),
-        bool(census.known[index]),
-    )
-
-
 async def settle(
     events: AsyncIterator[Census | Applied], *, sinks: Sinks, ledger: Ledger, tally: Tally
 ) -> int:
-    """Record what is done, in this order: points durable, surplus chunks deleted, rows written, shards finished.
+    """Record what is done: points durable, surplus chunks deleted, rows written, shards finished, in this order.
 
     Returns:
         How many documents are still under way at the end: none, unless the run was stopped.

@@ -1,4 +1,4 @@
-"""Whatever happens to the shards between runs, the collection ends as a fresh ingest of them would leave it."""
+"""Whatever happens to the shards between runs, the collection ends as a fresh ingest would leave it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingestor.book import Tally
 from ingestor.ledger import Ledger
 from ingestor.model import resolve
-from ingestor.prepare import PrepareOptions, prepare_block
+from ingestor.prepare import prepare_block
+from ingestor.preparer import PrepareOptions
 from ingestor.records import Applied, ChunkBlock, RawBlock, Shard, ShardEnd, UInt8s
-from ingestor.settle import Tally, delete_points, settle
+from ingestor.settle import delete_points, settle
 from ingestor.sources import Fields
 
 SPEC = resolve("hash:8")

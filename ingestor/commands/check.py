@@ -12,8 +12,8 @@ from pathlib import Path
 from ingestor import wiring
 from ingestor.config import Settings, refuse_unbuilt
 from ingestor.errors import ConfigError, IngestorError
-from ingestor.ledger import read_status
 from ingestor.lock import Lock
+from ingestor.lookup import read_status
 from ingestor.model import ModelSpec
 from ingestor.sink import check_target
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from ingestor import wiring
-from ingestor.chunk import load_tokenizer
 from ingestor.config import Settings
 from ingestor.errors import ConfigError, IdentityMismatchError
 from ingestor.lock import Lock
 from ingestor.model import ModelSpec
 from ingestor.records import Batch, Int32s, Points
 from ingestor.sink import Float32s, Hit, Reader, open_reader
+from ingestor.tokenizer import load_tokenizer
 
 Warn = Callable[[str], None]
 

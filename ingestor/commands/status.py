@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ingestor.config import Settings
-from ingestor.ledger import read_status
+from ingestor.lookup import read_status
 
 
 def status(settings: Settings) -> dict[str, Any]:

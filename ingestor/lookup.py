@@ -1,0 +1,132 @@
+"""The state file's layout, and its reading half: what is known of a record, and the totals."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ingestor.errors import ConfigError, ResourceError
+
+VERSION = 1
+LEFT = 0
+"""Key of the shard that holds what left the source."""
+
+SCHEMA = f"""
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE shards (
+    key INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    fingerprint TEXT,               -- set when the reading is finished
+    position INTEGER,               -- in this run's listing; NULL: not listed
+    current INTEGER NOT NULL        -- the newest reading of its name
+);
+CREATE INDEX shards_name ON shards (name);
+CREATE TABLE records (
+    shard INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    key INTEGER NOT NULL,           -- hash of the id
+    id TEXT NOT NULL,
+    hash BLOB NOT NULL,
+    chunks INTEGER NOT NULL,
+    PRIMARY KEY (shard, place)
+) WITHOUT ROWID;
+CREATE INDEX records_key ON records (key);
+CREATE TABLE pending (key INTEGER, id TEXT PRIMARY KEY, chunks INTEGER) WITHOUT ROWID;
+CREATE TABLE failures (
+    shard TEXT, place INTEGER, reading INTEGER, kind TEXT, detail TEXT, document TEXT, offset INTEGER,
+    rejected INTEGER, time REAL, PRIMARY KEY (shard, place)
+) WITHOUT ROWID;
+CREATE TABLE runs (id INTEGER PRIMARY KEY, started REAL, ended REAL, status TEXT, report TEXT);
+INSERT INTO shards VALUES ({LEFT}, '', NULL, NULL, 0);
+PRAGMA user_version = {VERSION};
+"""
+
+
+class Row(NamedTuple):
+    """A record as the ledger knows it.
+
+    Attributes:
+        shard: key of the reading it is from.
+        place: in the shard.
+        hash: of the record.
+        chunks: what the collection holds of it; see the module.
+        position: the shard's place in this run's listing; None if it is not listed any more.
+        current: the row is from the newest reading of its shard, so it is certain that the record exists.
+    """
+
+    shard: int
+    place: int
+    hash: bytes
+    chunks: int
+    position: int | None
+    current: bool
+
+
+class LedgerReader:
+    """The reading half, for prepare processes: each look-up is a transaction of its own, so that the writer's
+    log can be cut.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, timeout=60)
+
+    def rows(self, keys: Iterable[int]) -> dict[str, list[Row]]:
+        """All records with these keys, by document id."""
+        found: dict[str, list[Row]] = {}
+        rows = self._file.execute(
+            "SELECT r.id, r.shard, r.place, r.hash, r.chunks, s.position, s.current FROM json_each(?) AS j"
+            " CROSS JOIN records AS r ON r.key = j.value JOIN shards AS s ON s.key = r.shard",
+            (json.dumps(list(keys)),),
+        )
+        for id_, *row in rows:
+            found.setdefault(id_, []).append(Row(*row))
+        return found
+
+    def pending(self, keys: Iterable[int]) -> dict[str, int]:
+        """Those of these documents whose points are in doubt: id and the most chunks there can be."""
+        rows = self._file.execute(
+            "SELECT p.id, p.chunks FROM pending AS p WHERE p.key IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(keys)),),
+        )
+        return dict(rows.fetchall())
+
+
+def totals(file: sqlite3.Connection) -> tuple[int, int, int]:
+    row = file.execute("SELECT COUNT(*), COALESCE(SUM(chunks), 0) FROM records WHERE chunks > 0").fetchone()
+    return row[0], row[1], file.execute("SELECT COUNT(*) FROM failures").fetchone()[0]
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """What `status` shows, from the state file alone.
+
+    Raises:
+        ConfigError: there is no state file yet, or it cannot be read.
+    """
+    if not path.exists():
+        raise ConfigError(f"state {path}: not there yet; nothing was ingested with this configuration")
+    try:
+        file = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)
+        documents, points, failures = totals(file)
+        identity = file.execute("SELECT value FROM meta WHERE name = 'identity'").fetchone()
+        run = file.execute("SELECT started, ended, status FROM runs ORDER BY id DESC LIMIT 1").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise state_error(path, error) from error
+    last = run and {"started": run[0], "ended": run[1], "status": run[2]}
+    return {
+        "documents": documents,
+        "points": points,
+        "failures": failures,
+        "identity": identity and json.loads(identity[0]),
+        "last_run": last,
+    }
+
+
+def state_error(path: Path, error: sqlite3.DatabaseError) -> ConfigError | ResourceError:
+    if isinstance(error, sqlite3.OperationalError):
+        return ResourceError(f"state {path}: {error}")
+    return ConfigError(
+        f"state {path}: not a state file of the ingestor ({error}); name another one under `state`"
+    )

@@ -1,0 +1,206 @@
+"""The stages, wired for one pass over some shards: the picture of `pipeline` as code."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, TypeVar
+
+from ingestor import engine, wiring
+from ingestor.channel import Channel, StageTime, pump
+from ingestor.dry_run import Nowhere, write_chunks
+from ingestor.errors import DrainTimeoutError, IngestorError
+from ingestor.identity import salt_of
+from ingestor.job import Job, open_sinks
+from ingestor.prepare import prepare
+from ingestor.preparer import PrepareOptions
+from ingestor.records import Applied, Census, ChunkBlock, Shard
+from ingestor.settle import Sinks, settle
+from ingestor.sink import framing_of
+from ingestor.sources.read import read_blocks
+
+T = TypeVar("T")
+
+BLOCK_DEPTH = 2
+EVENT_DEPTH = 32
+"""Censuses and answers are small, and settle stops now and then to flush."""
+SORT_WINDOW_BATCHES = 64
+
+
+async def read_shards(job: Job, shards: Sequence[Shard]) -> None:
+    """Read some shards and bring them to their end in collection and ledger."""
+    if not shards:
+        return
+    limits = wiring.chunk_limits(job.settings, job.spec)
+    if not job.options.dry_run:
+        if job.engine is None:
+            job.engine = await engine.open_engine(
+                job.stack, job.settings, job.spec, max_tokens=limits[0], lock_name=str(job.state.resolve())
+            )
+        await open_sinks(job)
+    if job.workers is None:
+        job.workers = await engine.open_workers(job.stack, engine.prepare_processes(job.settings))
+    unsettled = await Pass(job, shards, limits).run()
+    if unsettled and not job.stop.is_set():
+        raise IngestorError(f"{unsettled} documents were read but never settled, which is a bug; run again")
+
+
+class Pass:
+    """The stages and what lies between them, for one pass over some shards."""
+
+    def __init__(self, job: Job, shards: Sequence[Shard], limits: tuple[int, int, int]) -> None:
+        self._job = job
+        self._shards = shards
+        self._limits = limits
+        self._enough = asyncio.Event()  # tells the reader alone: the run was stopped, or its limit is reached
+        self._events: Channel[Census | Applied] = Channel(EVENT_DEPTH, producers=2)
+
+    async def run(self) -> int:
+        """Returns how many documents are still under way at the end, none unless the run was stopped."""
+        job = self._job
+        sinks: Sinks = job.sinks if job.sinks is not None and not job.options.dry_run else Nowhere()
+        async with asyncio.TaskGroup() as group:
+            chunk_blocks = self._read_and_prepare(group)
+            if job.options.dry_run:
+                self._start(
+                    group,
+                    "write",
+                    write_chunks(chunk_blocks, file=job.options.chunks),
+                    chunk_blocks,
+                    self._events,
+                )
+            else:
+                self._embed(group, chunk_blocks)
+            settled = group.create_task(
+                settle(self._followed(), sinks=sinks, ledger=job.ledger, tally=job.tally), name="settle"
+            )
+            watch = group.create_task(self._watch(), name="watch")
+            settled.add_done_callback(lambda _: watch.cancel())
+        job.stage("settle").add(StageTime(0.0, self._events.waited_for_item_s, 0.0))
+        return settled.result()
+
+    def _read_and_prepare(self, group: asyncio.TaskGroup) -> Channel[ChunkBlock]:
+        job, source = self._job, self._job.settings.source
+        on_gpu = job.engine is not None and job.engine.on_gpu
+        blocks: Channel[Any] = Channel(BLOCK_DEPTH)
+        chunk_blocks: Channel[ChunkBlock] = Channel(BLOCK_DEPTH)
+        reading = read_blocks(
+            self._shards,
+            format=source.format,
+            block_bytes=engine.GPU_BLOCK_BYTES if on_gpu else engine.CPU_BLOCK_BYTES,
+            max_line_bytes=source.max_line_bytes,
+            unpack=job.unpack,
+            stop=self._enough,
+        )
+        self._start(group, "read", reading, None, blocks)
+        assert job.workers is not None
+        preparing = prepare(
+            blocks,
+            workers=job.workers,
+            options=self._prepare_options(),
+            census=self._events,
+            ahead=2 * engine.prepare_processes(job.settings),
+            limit=job.options.limit,
+            enough=self._enough,
+        )
+        self._start(group, "prepare", preparing, blocks, chunk_blocks)
+        return chunk_blocks
+
+    def _prepare_options(self) -> PrepareOptions:
+        job = self._job
+        max_tokens, overlap_tokens, max_chars = self._limits
+        target = wiring.target_of(job.settings, job.spec)
+        return PrepareOptions(
+            fields=wiring.fields_of(job.settings),
+            spec=job.spec,
+            max_tokens=max_tokens,
+            overlap_tokens=overlap_tokens,
+            max_chars=max_chars,
+            salt=salt_of(job.identity["record"]),
+            ledger=str(job.state),
+            full=job.options.full,
+            framing="json" if job.options.dry_run else framing_of(target),
+            trim=job.settings.source.oversized == "trim",
+            keep_losers=job.options.dry_run,
+        )
+
+    def _embed(self, group: asyncio.TaskGroup, chunk_blocks: Channel[ChunkBlock]) -> None:
+        from ingestor.copy_out import copy_out, copy_out_merged
+        from ingestor.encode import encode
+        from ingestor.pack import pack, pack_sorted
+        from ingestor.prefetch import prefetch
+        from ingestor.sink.upsert import upsert
+
+        job, opened, stop = self._job, self._job.engine, self._job.stop
+        assert opened is not None
+        assert job.sinks is not None
+        device, buffers, budget = opened.device, opened.buffers, opened.token_budget
+        rows = buffers.layout.rows
+        batches: Channel[Any] = Channel(BLOCK_DEPTH)
+        on_device: Channel[Any] = Channel(BLOCK_DEPTH)
+        embeddings: Channel[Any] = Channel(BLOCK_DEPTH)
+        requests: Channel[Any] = Channel(BLOCK_DEPTH)
+        packing = (
+            pack(chunk_blocks, token_budget=budget, max_rows=rows, stop=stop)
+            if opened.encoder.packed
+            else pack_sorted(
+                chunk_blocks,
+                token_budget=budget,
+                max_rows=rows,
+                window_tokens=SORT_WINDOW_BATCHES * budget,
+                stop=stop,
+            )
+        )
+        copying = (
+            copy_out(embeddings, buffers=buffers, device=device)
+            if opened.on_gpu
+            else copy_out_merged(embeddings, buffers=buffers)
+        )
+        self._start(group, "pack", packing, chunk_blocks, batches)
+        self._start(group, "prefetch", prefetch(batches, device=device), batches, on_device)
+        self._start(
+            group, "encode", encode(on_device, encoder=opened.encoder, device=device), on_device, embeddings
+        )
+        self._start(group, "copy_out", copying, embeddings, requests)
+        self._start(
+            group, "upsert", upsert(requests, sinks=job.sinks, buffers=buffers), requests, self._events
+        )
+
+    def _start(
+        self,
+        group: asyncio.TaskGroup,
+        name: str,
+        stage: AsyncGenerator[T, None],
+        source: Channel[Any] | None,
+        out: Channel[Any],
+    ) -> None:
+        group.create_task(self._timed(name, stage, source, out), name=name)
+
+    async def _timed(
+        self, name: str, stage: AsyncGenerator[T, None], source: Channel[Any] | None, out: Channel[T]
+    ) -> None:
+        since, time_ = time.perf_counter(), self._job.stage(name)
+        await pump(stage, out)
+        waited = source.waited_for_item_s if source else 0.0
+        room = out.waited_for_room_s if out is not self._events else 0.0
+        time_.add(StageTime(time.perf_counter() - since - waited - room, waited, room))
+
+    async def _followed(self) -> AsyncGenerator[Census | Applied, None]:
+        """The events, and what people are shown of them."""
+        job, progress = self._job, self._job.progress
+        async for event in self._events:
+            yield event
+            tally = job.tally
+            progress.documents = tally.indexed + tally.unchanged + tally.duplicates + tally.failed
+            progress.chunks, progress.tokens, progress.points = tally.chunks, tally.tokens, tally.points
+            progress.shards_done = tally.shards_done
+
+    async def _watch(self) -> None:
+        """Pass a stop on to the reader, and end the run if what is packed cannot be written in time."""
+        await self._job.stop.wait()
+        self._enough.set()
+        await asyncio.sleep(self._job.options.drain_timeout_s)
+        raise DrainTimeoutError(
+            "stopped: what was packed could not be written in time; run again to complete it"
+        )
