@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -30,6 +30,8 @@ from ingestor.telemetry import Progress
 
 P = ParamSpec("P")
 R = TypeVar("R")
+OpenPool = Callable[..., Awaitable[SinkPool]]
+"""Takes what `SinkPool.open` takes."""
 
 
 @dataclass(slots=True)
@@ -47,6 +49,7 @@ class Job:
     state: Path
     ledger: Ledger
     unpack: ThreadPoolExecutor
+    open_pool: OpenPool
     workers: ProcessPoolExecutor | None = None
     sinks: SinkPool | None = None
     engine: Engine | None = None
@@ -64,7 +67,12 @@ class Job:
 
 
 async def open_job(
-    stack: AsyncExitStack, settings: Settings, options: RunOptions, stop: asyncio.Event, progress: Progress
+    stack: AsyncExitStack,
+    settings: Settings,
+    options: RunOptions,
+    stop: asyncio.Event,
+    progress: Progress,
+    open_pool: OpenPool,
 ) -> Job:
     """List the shards, read the model's files, take the locks, open the ledger: all that costs little."""
     unpack = stack.enter_context(ThreadPoolExecutor(4, "unpack"))
@@ -85,7 +93,9 @@ async def open_job(
                 await loop.run_in_executor(unpack, lock, path, options.lock_wait_s, stop.is_set)
             )
     ledger = await loop.run_in_executor(thread, Ledger.open, state, thread)
-    job = Job(settings, options, stop, progress, stack, listing, spec, identity, state, ledger, unpack)
+    job = Job(
+        settings, options, stop, progress, stack, listing, spec, identity, state, ledger, unpack, open_pool
+    )
     stack.push_async_callback(job.in_ledger, ledger.close)
     return job
 
@@ -122,7 +132,7 @@ async def open_sinks(job: Job) -> SinkPool:
         LockedError, SinkError, ConfigError: it cannot be used.
     """
     if job.sinks is None:
-        job.sinks = await SinkPool.open(
+        job.sinks = await job.open_pool(
             wiring.target_of(job.settings, job.spec),
             identity=job.identity,
             processes=engine.sink_processes(job.settings),

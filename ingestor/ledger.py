@@ -141,7 +141,7 @@ class Ledger:
             self._file.execute("DELETE FROM shards WHERE key <> ?", (LEFT,))
 
     def plan(self, listing: Sequence[Shard], salt: bytes, *, full: bool = False) -> Plan:
-        """Decide which shards to read; passed over is what was finished and has not changed, nor how it is read.
+        """Decide which shards to read; passed over is what is finished and unchanged, as is how it is read.
 
         Args:
             listing: all shards of the source, sorted by name.

@@ -110,7 +110,7 @@ def read_status(path: Path) -> dict[str, Any]:
     try:
         file = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)
         documents, points, failures = totals(file)
-        identity = file.execute("SELECT value FROM meta WHERE name = 'identity'").fetchone()
+        meta = dict(file.execute("SELECT name, value FROM meta").fetchall())
         run = file.execute("SELECT started, ended, status FROM runs ORDER BY id DESC LIMIT 1").fetchone()
     except sqlite3.DatabaseError as error:
         raise state_error(path, error) from error
@@ -119,7 +119,8 @@ def read_status(path: Path) -> dict[str, Any]:
         "documents": documents,
         "points": points,
         "failures": failures,
-        "identity": identity and json.loads(identity[0]),
+        "state_id": meta.get("state_id"),
+        "identity": json.loads(meta.get("identity", "null")),
         "last_run": last,
     }
 

@@ -55,11 +55,13 @@ class Pass:
         self._limits = limits
         self._enough = asyncio.Event()  # tells the reader alone: the run was stopped, or its limit is reached
         self._events: Channel[Census | Applied] = Channel(EVENT_DEPTH, producers=2)
+        self._sources: dict[str, Channel[Any]] = {}
 
     async def run(self) -> int:
         """Returns how many documents are still under way at the end, none unless the run was stopped."""
         job = self._job
         sinks: Sinks = job.sinks if job.sinks is not None and not job.options.dry_run else Nowhere()
+        since = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             chunk_blocks = self._read_and_prepare(group)
             if job.options.dry_run:
@@ -77,7 +79,8 @@ class Pass:
             )
             watch = group.create_task(self._watch(), name="watch")
             settled.add_done_callback(lambda _: watch.cancel())
-        job.stage("settle").add(StageTime(0.0, self._events.waited_for_item_s, 0.0))
+        waited = self._events.waited_for_item_s
+        job.stage("settle").add(StageTime(time.perf_counter() - since - waited, waited, 0.0))
         return settled.result()
 
     def _read_and_prepare(self, group: asyncio.TaskGroup) -> Channel[ChunkBlock]:
@@ -175,6 +178,8 @@ class Pass:
         source: Channel[Any] | None,
         out: Channel[Any],
     ) -> None:
+        if source is not None:
+            self._sources[name] = source
         group.create_task(self._timed(name, stage, source, out), name=name)
 
     async def _timed(
@@ -195,6 +200,12 @@ class Pass:
             progress.documents = tally.indexed + tally.unchanged + tally.duplicates + tally.failed
             progress.chunks, progress.tokens, progress.points = tally.chunks, tally.tokens, tally.points
             progress.shards_done = tally.shards_done
+            progress.bottleneck = self._bottleneck()
+
+    def _bottleneck(self) -> str:
+        """The stage before which things queue up and behind which others wait: it hardly waits itself."""
+        waited = {name: out.waited_for_item_s for name, out in self._sources.items()}
+        return min(waited, key=waited.__getitem__, default="")
 
     async def _watch(self) -> None:
         """Pass a stop on to the reader, and end the run if what is packed cannot be written in time."""

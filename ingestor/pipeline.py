@@ -19,14 +19,22 @@ from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import Nowhere
 from ingestor.errors import ConfigError
 from ingestor.identity import salt_of
-from ingestor.job import Job, check_identity, open_job, open_sinks
+from ingestor.job import Job, OpenPool, check_identity, open_job, open_sinks
 from ingestor.passes import read_shards
 from ingestor.report import Report
 from ingestor.settle import Sinks, delete_points
+from ingestor.sink.pool import SinkPool
 from ingestor.telemetry import Progress
 
 
-async def run(settings: Settings, *, options: RunOptions, stop: asyncio.Event, progress: Progress) -> Report:
+async def run(
+    settings: Settings,
+    *,
+    options: RunOptions,
+    stop: asyncio.Event,
+    progress: Progress,
+    open_pool: OpenPool = SinkPool.open,
+) -> Report:
     """Bring the collection in step with the source.
 
     Args:
@@ -34,6 +42,7 @@ async def run(settings: Settings, *, options: RunOptions, stop: asyncio.Event, p
         options: what the command line says about this one run.
         stop: set from outside to end the run early; what is packed by then is still written.
         progress: raised while the run goes on; its report holds what is known if the run fails.
+        open_pool: opens the sinks; benchmarks pass one that drops what it gets.
 
     Raises:
         IngestorError: with the exit code that it stands for.
@@ -42,7 +51,7 @@ async def run(settings: Settings, *, options: RunOptions, stop: asyncio.Event, p
     report = progress.report
     report.target, report.collection = settings.qdrant.target, settings.qdrant.collection
     async with AsyncExitStack() as stack:
-        job = await open_job(stack, settings, options, stop, progress)
+        job = await open_job(stack, settings, options, stop, progress, open_pool)
         run_id = await job.in_ledger(job.ledger.start_run)
         try:
             await _work(job, report)

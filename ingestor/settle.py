@@ -25,7 +25,7 @@ class Sinks(Protocol):
 async def settle(
     events: AsyncIterator[Census | Applied], *, sinks: Sinks, ledger: Ledger, tally: Tally
 ) -> int:
-    """Record what is done: points durable, surplus chunks deleted, rows written, shards finished, in this order.
+    """Record what is done, in this order: points durable, surplus deleted, rows written, shards finished.
 
     Returns:
         How many documents are still under way at the end: none, unless the run was stopped.
