@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -76,6 +76,21 @@ class StageTime:
         self.busy_s += other.busy_s
         self.waiting_for_input_s += other.waiting_for_input_s
         self.waiting_for_room_s += other.waiting_for_room_s
+
+
+class Clock:
+    """Reads off two channels where the time of the stage between them goes."""
+
+    def __init__(self, source: Channel[Any] | None, out: Channel[Any] | None) -> None:
+        self._source = source
+        self._out = out
+        self._since = time.perf_counter()
+
+    def read(self) -> StageTime:
+        """Since the start; a wait that is not over yet counts as busy."""
+        waited = self._source.waited_for_item_s if self._source else 0.0
+        room = self._out.waited_for_room_s if self._out else 0.0
+        return StageTime(time.perf_counter() - self._since - waited - room, waited, room)
 
 
 async def pump(stage: AsyncGenerator[T, None], out: Channel[T]) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, TypeVar
 
 from ingestor import engine, wiring
-from ingestor.channel import Channel, StageTime, pump
+from ingestor.channel import Channel, Clock, pump
 from ingestor.dry_run import Nowhere, write_chunks
 from ingestor.errors import DrainTimeoutError, IngestorError
 from ingestor.identity import salt_of
@@ -55,13 +54,13 @@ class Pass:
         self._limits = limits
         self._enough = asyncio.Event()  # tells the reader alone: the run was stopped, or its limit is reached
         self._events: Channel[Census | Applied] = Channel(EVENT_DEPTH, producers=2)
-        self._sources: dict[str, Channel[Any]] = {}
+        self._clocks: dict[str, Clock] = {}
 
     async def run(self) -> int:
         """Returns how many documents are still under way at the end, none unless the run was stopped."""
         job = self._job
         sinks: Sinks = job.sinks if job.sinks is not None and not job.options.dry_run else Nowhere()
-        since = time.perf_counter()
+        clock = Clock(self._events, None)
         async with asyncio.TaskGroup() as group:
             chunk_blocks = self._read_and_prepare(group)
             if job.options.dry_run:
@@ -79,8 +78,7 @@ class Pass:
             )
             watch = group.create_task(self._watch(), name="watch")
             settled.add_done_callback(lambda _: watch.cancel())
-        waited = self._events.waited_for_item_s
-        job.stage("settle").add(StageTime(time.perf_counter() - since - waited, waited, 0.0))
+        job.stage("settle").add(clock.read())
         return settled.result()
 
     def _read_and_prepare(self, group: asyncio.TaskGroup) -> Channel[ChunkBlock]:
@@ -176,20 +174,22 @@ class Pass:
         name: str,
         stage: AsyncGenerator[T, None],
         source: Channel[Any] | None,
-        out: Channel[Any],
+        out: Channel[T],
     ) -> None:
-        if source is not None:
-            self._sources[name] = source
-        group.create_task(self._timed(name, stage, source, out), name=name)
+        clock = Clock(source, None if out is self._events else out)
+        self._clocks[name] = clock
 
-    async def _timed(
-        self, name: str, stage: AsyncGenerator[T, None], source: Channel[Any] | None, out: Channel[T]
-    ) -> None:
-        since, time_ = time.perf_counter(), self._job.stage(name)
-        await pump(stage, out)
-        waited = source.waited_for_item_s if source else 0.0
-        room = out.waited_for_room_s if out is not self._events else 0.0
-        time_.add(StageTime(time.perf_counter() - since - waited - room, waited, room))
+        async def timed() -> None:
+            await pump(stage, out)
+            self._job.stage(name).add(clock.read())
+            del self._clocks[name]
+
+        group.create_task(timed(), name=name)
+
+    def _bottleneck(self) -> str:
+        """The stage that has waited least, for its input or for room behind it."""
+        busy = {name: clock.read().busy_s for name, clock in self._clocks.items()}
+        return max(busy, key=busy.__getitem__, default="")
 
     async def _followed(self) -> AsyncGenerator[Census | Applied, None]:
         """The events, and what people are shown of them."""
@@ -201,11 +201,6 @@ class Pass:
             progress.chunks, progress.tokens, progress.points = tally.chunks, tally.tokens, tally.points
             progress.shards_done = tally.shards_done
             progress.bottleneck = self._bottleneck()
-
-    def _bottleneck(self) -> str:
-        """The stage before which things queue up and behind which others wait: it hardly waits itself."""
-        waited = {name: out.waited_for_item_s for name, out in self._sources.items()}
-        return min(waited, key=waited.__getitem__, default="")
 
     async def _watch(self) -> None:
         """Pass a stop on to the reader, and end the run if what is packed cannot be written in time."""

@@ -13,6 +13,8 @@ import qdrant_edge as edge
 from ingestor.errors import ConfigError, IngestorError, LockedError, ResourceError, SinkError
 from ingestor.sink import Target
 
+INDEXING_THRESHOLD_KB = 100_000
+"""Segments with less are searched without an index, in milliseconds; building one takes longer than the run."""
 HNSW = {"m": 16, "ef_construct": 100, "full_scan_threshold": 10_000}  # the server's own defaults
 
 
@@ -87,6 +89,7 @@ def config_of(target: Target) -> edge.EdgeConfig:
             vectors=params if target.vector_name is None else {target.vector_name: params},
             hnsw_config=edge.HnswIndexConfig(**HNSW | dict(target.hnsw)) if target.hnsw else None,
             quantization_config=_quantization(target.quantization) if target.quantization else None,
+            optimizers=edge.EdgeOptimizersConfig(indexing_threshold=INDEXING_THRESHOLD_KB),
         )
     except (TypeError, ValueError) as error:
         raise ConfigError(f"qdrant.hnsw, qdrant.quantization: {error}") from error
