@@ -19,8 +19,15 @@ from ingestor.errors import ModelError
 from ingestor.records import Int32s
 from ingestor.tokenizer import Tokenizer, Tokens
 
-_PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*")
-_SENTENCE = re.compile(r"""[.!?…]["'”’)\]]*\s+|[。！？｡]["'”’」』）]*\s*|\n\s*""")  # noqa: RUF001
+_RANKS = (
+    (2, re.compile(r"""[.!?…]["'”’)\]]*\s+""")),  # noqa: RUF001
+    (2, re.compile(r"""[。！？｡]["'”’」』）]*\s*""")),  # noqa: RUF001
+    (2, re.compile(r"\n\s*")),
+    (3, re.compile(r"\n[^\S\n]*\n\s*")),
+)
+"""What ends a sentence, a line, a paragraph. A pattern each: one that begins with a set of characters is found ten
+times as fast as an alternation.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +179,7 @@ def _ranks(text: str, tokens: Tokens) -> npt.NDArray[np.int8]:
     rank = np.zeros(total + 1, np.int8)
     rank[total] = 3
     rank[1:total] = tokens.starts[1:] > tokens.ends[:-1]
-    for value, pattern in ((2, _SENTENCE), (3, _PARAGRAPH)):
+    for value, pattern in _RANKS:
         places = np.array([match.end() for match in pattern.finditer(text)], np.int32)
         before = np.searchsorted(tokens.starts, places, "left")
         inside = before < total

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ingestor.errors import ModelError
 from ingestor.model import ModelSpec
 from ingestor.records import Int32s
+from ingestor.word_memo import word_memo
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -61,21 +62,31 @@ class ModelTokenizer:
             given = [self._library.normalizer] if self._library.normalizer else []
             self._library.normalizer = normalizers.Sequence([normalizers.Lowercase(), *given])
         self.prefix, self.suffix = self._template()
+        self._memo = word_memo(self._library)
         self._continues = self._continuations()
         unknown = getattr(self._library.model, "unk_token", None)
         number = None if unknown is None else self._library.token_to_id(unknown)
         self.unknown = -1 if number is None else number
 
     def ids(self, texts: Sequence[str]) -> list[Int32s]:
-        found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in found]
+        memo = self._memo
+        if memo is None:
+            return self._library_ids(texts)
+        return [memo.ids(text) if memo.covers(text) else self._library_ids([text])[0] for text in texts]
 
     def tokens(self, text: str) -> Tokens:
-        encoding = self._library.encode(text, add_special_tokens=False)
-        ids = np.array(encoding.ids, np.int32)
-        spans = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        if self._memo is not None and self._memo.covers(text):
+            ids, spans = self._memo.ids(text), self._memo.spans(text)
+        else:
+            encoding = self._library.encode(text, add_special_tokens=False)
+            ids = np.array(encoding.ids, np.int32)
+            spans = np.array(encoding.offsets, np.int32).reshape(-1, 2)
         kept = np.zeros(len(ids), np.bool_) if self._continues is None else ~self._continues[ids]
         return Tokens(ids, spans[:, 0], spans[:, 1], kept)
+
+    def _library_ids(self, texts: Sequence[str]) -> list[Int32s]:
+        found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in found]
 
     def _template(self) -> tuple[Int32s, Int32s]:
         """The special tokens before and after a text."""
