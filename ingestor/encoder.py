@@ -17,6 +17,7 @@ from ingestor.records import Batch
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _FLOAT16_IS_SAFE = {"bert", "distilbert", "roberta", "xlm-roberta"}
+_TAKES_ANY_MASK = _FLOAT16_IS_SAFE | {"mpnet"}
 
 
 class Encoder(Protocol):
@@ -109,6 +110,7 @@ class PaddedEncoder:
         self._pooling: Pooling = spec.pooling
         self._normalize = spec.normalize
         self._padding = model.config.pad_token_id or 0
+        self._takes_any_mask = spec.architecture in _TAKES_ANY_MASK
 
     def forward(self, batch: DeviceBatch) -> Tensor:
         longest = batch.longest
@@ -121,9 +123,19 @@ class PaddedEncoder:
             real = places < lengths[:, None]
             source = (batch.offsets[:-1, None] + places).clamp_(max=len(batch.tokens) - 1)
             tokens = torch.where(real, batch.tokens[source], self._padding)
-            hidden = self._model(input_ids=tokens, attention_mask=real.long()).last_hidden_state
+            hidden = self._model(input_ids=tokens, attention_mask=self._mask(real)).last_hidden_state
             mask = real[:, :, None]
         return finish(self._pool(hidden, mask, lengths), self._normalize)
+
+    def _mask(self, real: Tensor) -> Tensor:
+        """For bool[n, longest]. On a GPU as what is added to attention's scores where the model takes that:
+        it is used as it is, while transformers looks into a mask of ones and zeros, and waits for that.
+        """
+        if real.device.type == "cpu" or not self._takes_any_mask:
+            return real.long()
+        added = torch.zeros(real.shape, dtype=self._model.dtype, device=real.device)
+        added.masked_fill_(~real, torch.finfo(added.dtype).min)
+        return added[:, None, None, :].expand(-1, -1, real.shape[1], -1)
 
     def _pool(self, hidden: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:
         if self._pooling == "cls":

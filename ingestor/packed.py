@@ -5,6 +5,7 @@ The model sees one row of tokens; its attention is replaced by one that knows wh
 
 from __future__ import annotations
 
+import copy
 import inspect
 from typing import Any
 
@@ -43,15 +44,28 @@ class PackedEncoder:
         # Masks in a mapping are taken as they are; else the model would look at the positions, and wait.
         by_layer = {"full_attention": None, "sliding_attention": None}
         self._mask = by_layer if spec.architecture in _MASK_BY_LAYER else None
+        self._most: int | None = None
+
+    def compiled(self, most_tokens: int, *, backend: str = "inductor") -> PackedEncoder:
+        """The same encoder, whose first forward compiles the model; a chunk has at most `most_tokens`."""
+        twin = copy.copy(self)
+        twin._model = torch.compile(self._model, dynamic=True, backend=backend)
+        twin._most = most_tokens
+        return twin
 
     def forward(self, batch: DeviceBatch) -> Tensor:
-        longest = batch.longest
+        tokens, offsets, longest = batch.tokens[None], batch.offsets, self._most
+        if longest is None:
+            longest = batch.longest
+        else:  # what was compiled holds for any batch: a fixed longest chunk, and no views of other tensors
+            tokens, offsets = tokens.clone(), offsets.clone()
+            torch._dynamo.mark_dynamic(tokens, 1)
         hidden = self._model(
-            input_ids=batch.tokens[None],
+            input_ids=tokens,
             position_ids=self._positions(batch)[None],
             attention_mask=self._mask,
-            cu_seq_lens_q=batch.offsets,
-            cu_seq_lens_k=batch.offsets,
+            cu_seq_lens_q=offsets,
+            cu_seq_lens_k=offsets,
             max_length_q=longest,
             max_length_k=longest,
         ).last_hidden_state[0]

@@ -48,6 +48,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "encoder": ({"buffers", "device", "model", "packed", "records"}, {"torch", "transformers"}),
     "packed": ({"device", "encoder", "model"}, {"torch", "transformers"}),
     "encode": ({"device", "encoder"}, {"torch"}),
+    "budget": ({"device", "encoder", "records"}, {"torch"}),
     "copy_out": ({"buffers", "device", "records"}, {"torch"}),
     "sink": ({"buffers", "framing", "records", "worker"}, {"qdrant_client", "qdrant_edge"}),
     "worker": (set(), set()),
