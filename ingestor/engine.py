@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingestor import worker
-from ingestor.buffers import BufferPool, sweep
+from ingestor.buffers import BufferPool
 from ingestor.config import Settings
 from ingestor.errors import ConfigError
 from ingestor.model import ModelSpec
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CPU_TOKEN_BUDGET = 1024
 """Padded tokens in a batch; more is slower, for the activations leave the cache."""
 GPU_TOKEN_BUDGET = 65_536
+HASH_TOKEN_BUDGET = 8_192
 TOKENS_PER_ROW = 16
 """Before a GPU a slot has a row for so many tokens of the budget; shorter chunks make batches of fewer
 tokens.
@@ -107,10 +108,10 @@ async def open_engine(
     device = open_device(settings.encoder.device)
     stack.push_async_callback(device.close)
     on_gpu = device.torch_device.type == "cuda"
-    budget = token_budget(settings, max_tokens, small=not on_gpu and bool(spec.folder))
+    cheap = CPU_TOKEN_BUDGET if spec.folder else HASH_TOKEN_BUDGET
+    budget = token_budget(settings, max_tokens, GPU_TOKEN_BUDGET if on_gpu else cheap)
     rows = budget // TOKENS_PER_ROW if on_gpu else CPU_SLOT_ROWS
     rows = slot_rows(settings, spec.dimension) or rows
-    sweep(lock_name)
     buffers = BufferPool.create(
         lock_name, slots=settings.pipeline.buffers, rows=rows, dimension=spec.dimension
     )
@@ -120,11 +121,11 @@ async def open_engine(
     return Engine(device, encoder, buffers, budget)
 
 
-def token_budget(settings: Settings, max_tokens: int, *, small: bool) -> int:
+def token_budget(settings: Settings, max_tokens: int, usual: int) -> int:
     """Tokens in a batch, never fewer than one chunk may have."""
     wanted = settings.encoder.token_budget
     if wanted == "auto":
-        return max(CPU_TOKEN_BUDGET if small else GPU_TOKEN_BUDGET, max_tokens)
+        return max(usual, max_tokens)
     budget = int(wanted)
     if budget < max_tokens:
         raise ConfigError(

@@ -15,6 +15,7 @@ import orjson
 
 from ingestor import engine, wiring
 from ingestor.book import Tally
+from ingestor.buffers import sweep
 from ingestor.channel import StageTime
 from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import copy_state
@@ -92,6 +93,7 @@ async def open_job(
             stack.enter_context(
                 await loop.run_in_executor(unpack, lock, path, options.lock_wait_s, stop.is_set)
             )
+        sweep(str(state.resolve()))  # also where this run will not need any
     ledger = await loop.run_in_executor(thread, Ledger.open, state, thread)
     job = Job(
         settings, options, stop, progress, stack, listing, spec, identity, state, ledger, unpack, open_pool

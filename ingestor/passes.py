@@ -207,6 +207,8 @@ class Pass:
         await self._job.stop.wait()
         self._enough.set()
         await asyncio.sleep(self._job.options.drain_timeout_s)
+        if self._job.sinks is not None:
+            self._job.sinks.kill()  # else closing them would wait for the call that they are in
         raise DrainTimeoutError(
             "stopped: what was packed could not be written in time; run again to complete it"
         )

@@ -12,6 +12,9 @@ from functools import lru_cache
 from ingestor.channel import Channel
 from ingestor.preparer import PrepareOptions, Preparer
 from ingestor.records import Applied, Census, ChunkBlock, RawBlock
+from ingestor.worker import answer, submit
+
+PROCESS = "a process that prepares documents"
 
 
 async def prepare(
@@ -29,17 +32,17 @@ async def prepare(
     With a limit, the documents beyond it are dropped, `enough` is set for the reader, and no shard is
     reported as ended.
     """
-    loop = asyncio.get_running_loop()
     under_way: deque[tuple[RawBlock, asyncio.Future[tuple[Census, ChunkBlock]]]] = deque()
     left = limit
 
     async def take() -> ChunkBlock:
         nonlocal left
         block, result = under_way.popleft()
-        found, chunks = await result
+        found, chunks = await answer(workers, result, PROCESS)
         if left is not None:
             if len(found.ids) > left:
-                found, chunks = await loop.run_in_executor(workers, prepare_block, options, block, left)
+                result = submit(workers, prepare_block, options, block, left)
+                found, chunks = await answer(workers, result, PROCESS)
             left -= len(found.ids)
             found = replace(found, end=None)
         await census.send(found)
@@ -49,7 +52,7 @@ async def prepare(
         if left == 0:
             enough.set()
             continue
-        under_way.append((block, loop.run_in_executor(workers, prepare_block, options, block, None)))
+        under_way.append((block, submit(workers, prepare_block, options, block, None)))
         while under_way and left != 0 and (len(under_way) > ahead or under_way[0][1].done()):
             yield await take()
     while under_way and left != 0:

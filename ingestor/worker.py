@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
 import threading
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+from ingestor.errors import WorkerDiedError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PR_SET_PDEATHSIG = 1
 STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+QUIET = "ignore:resource_tracker"
+"""Python's own helper process frees the semaphores of a killed run, and would complain of having to."""
 
 
 def start() -> None:
@@ -46,6 +56,7 @@ def _obey(parent: int) -> None:
 
 def spawn(processes: int) -> ProcessPoolExecutor:
     """Start worker processes; call it from the main thread, for they die with the thread that starts them."""
+    os.environ.setdefault("PYTHONWARNINGS", QUIET)
     pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=start)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING_SIGNALS)
     try:  # what is blocked here is blocked in the worker until `start` has moved it to its own session
@@ -54,6 +65,38 @@ def spawn(processes: int) -> ProcessPoolExecutor:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return pool
+
+
+def submit(pool: Executor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+    """Ask a worker to call a function; what goes wrong is told by `answer`, to whoever still waits for it."""
+    future: asyncio.Future[T]
+    try:
+        future = asyncio.wrap_future(pool.submit(function, *args, **kwargs))
+    except BrokenProcessPool as error:
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(error)
+    future.add_done_callback(_look_at)
+    return future
+
+
+async def answer(pool: Executor, future: asyncio.Future[T], name: str) -> T:
+    """Wait for a worker's answer.
+
+    Raises:
+        WorkerDiedError: says how the process, which people know by `name`, has ended.
+    """
+    try:
+        return await future
+    except BrokenProcessPool as error:
+        assert isinstance(pool, ProcessPoolExecutor)
+        cause = await asyncio.to_thread(cause_of_death, pool)
+        raise WorkerDiedError(f"{name} {cause}; run again to complete the work") from error
+
+
+def _look_at(future: asyncio.Future[Any]) -> None:
+    """Take note of an error, for it may be that nobody waits any more: an earlier one ended the run."""
+    if not future.cancelled():
+        future.exception()
 
 
 def kill(pool: ProcessPoolExecutor) -> None:

@@ -23,6 +23,7 @@ from tests.sinks import embedded, stored
 
 DIMENSION = 64
 LIMIT_S = 120
+OURS = ("INGESTOR_", "QDRANT_", "HF_")
 FAULTS = ("Traceback", "never retrieved", "Exception ignored", "Warning", "leaked", "was destroyed")
 """What nobody should ever read on stderr."""
 
@@ -56,6 +57,7 @@ class Workplace:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
+        self.environment: dict[str, str] = {}  # for runs; nothing of these names is inherited
         self.shards = folder / "shards"
         self.shards.mkdir(parents=True, exist_ok=True)
         self.configure(**settings)
@@ -78,12 +80,12 @@ class Workplace:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a command and leave it running."""
-        environment = {name: value for name, value in os.environ.items() if "QDRANT" not in name}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         (self.folder / "r.json").unlink(missing_ok=True)
         return subprocess.Popen(
             [sys.executable, "-m", "ingestor", *arguments],
             cwd=self.folder,
-            env=environment,
+            env=inherited | self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -183,15 +185,19 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def worker(pid: int, library: str) -> int | None:
-    """The child of a process that has loaded a library: `qdrant_edge` the sink's, `tokenizers` prepare's."""
+def workers(pid: int) -> dict[str, int]:
+    """The worker processes of a run, `sink` and `prepare`, told apart by the libraries they loaded."""
+    found = {}
     for child in children(pid):
         try:
-            if library in Path(f"/proc/{child}/maps").read_text():
-                return child
+            loaded = Path(f"/proc/{child}/maps").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
-    return None
+        if any(f"/site-packages/{library}/" in loaded for library in ("qdrant_edge", "grpc")):
+            found["sink"] = child
+        elif "/site-packages/numpy/" in loaded:
+            found["prepare"] = child
+    return found
 
 
 def kill_alone(process: subprocess.Popen[str]) -> list[int]:

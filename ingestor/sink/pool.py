@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from ingestor import worker as worker_process
 from ingestor.buffers import BufferLayout
-from ingestor.errors import IngestorError, WorkerDiedError
+from ingestor.errors import IngestorError
 from ingestor.records import Applied, Int64s, UInt8s, UpsertRequest
 from ingestor.sink import Refusal, Target, worker
 from ingestor.sink.folder import directories_of, directory_of
@@ -173,22 +172,12 @@ class SinkPool:
     def _submit(
         self, index: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T | IngestorError]:
-        future: asyncio.Future[T | IngestorError]
-        try:
-            call = partial(worker.answer, function, *args, **kwargs)
-            future = asyncio.wrap_future(self._pools[index].submit(call))
-        except BrokenProcessPool as error:
-            future = asyncio.get_running_loop().create_future()
-            future.set_exception(error)
-        future.add_done_callback(_look_at)
-        return future
+        call = partial(worker.answer, function, *args, **kwargs)
+        return worker_process.submit(self._pools[index], call)
 
     async def _answer(self, index: int, future: asyncio.Future[T | IngestorError]) -> T:
-        try:
-            answer = await future
-        except BrokenProcessPool as error:
-            cause = await asyncio.to_thread(worker_process.cause_of_death, self._pools[index])
-            raise WorkerDiedError(f"{self._target}: the process that writes to it {cause}") from error
+        name = f"{self._target}: the process that writes to it"
+        answer = await worker_process.answer(self._pools[index], future, name)
         if isinstance(answer, IngestorError):
             raise answer
         return answer
@@ -199,9 +188,3 @@ class SinkPool:
     async def _ask_all(self, function: Callable[[], T]) -> list[T]:
         asked = [self._submit(index, function) for index in range(self.processes)]
         return [await self._answer(index, future) for index, future in enumerate(asked)]
-
-
-def _look_at(future: asyncio.Future[Any]) -> None:
-    """Take note of an error, for it may be that nobody waits any more: an earlier one ended the run."""
-    if not future.cancelled():
-        future.exception()

@@ -1,0 +1,234 @@
+"""Runs that are killed or stopped at any moment, and the next run, which must complete the work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ingestor.buffers import sweep
+from tests.running import (
+    Ended,
+    Workplace,
+    documents,
+    eventually,
+    have_ended,
+    kill_alone,
+    moments,
+    same_points,
+    workers,
+)
+
+COUNT = 4000
+MANY = 16_000
+"""So many that a run is still in the middle when its first documents are recorded."""
+
+
+def workplace(folder: Path, count: int) -> Workplace:
+    """Three shards, and chunks small enough that some documents have several."""
+    made = Workplace(folder, chunk={"max_tokens": 24, "overlap_tokens": 4})
+    third = count // 3
+    for index, name in enumerate(("a", "b", "c")):
+        start = index * third
+        made.write(f"{name}.jsonl", documents(third if index < 2 else count - start, start=start))
+    return made
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory) -> tuple[dict, float]:
+    """What an unbroken run leaves, and how long it took, in seconds."""
+    place = workplace(tmp_path_factory.mktemp("unbroken"), COUNT)
+    since = time.monotonic()
+    place.run()
+    return place.points(), time.monotonic() - since
+
+
+def run_again(place: Workplace) -> Ended:
+    """The run after one that did not end; what was recorded by then must not be embedded again."""
+    before = place.recorded()
+    ended = place.run()
+    counts, embedded = ended.documents, ended.report["points"]["upserted"]
+    assert ended.report["status"] == "complete"
+    assert counts.get("unchanged", 0) == len(before)
+    assert counts.get("indexed", 0) == counts["read"] - len(before)
+    after = place.recorded()
+    assert embedded == ended.report["chunks"]["embedded"] == sum(after.values()) - sum(before.values())
+    assert sweep(str(place.state.resolve())) == 0  # no shared memory is left, of neither run
+    return ended
+
+
+def wait_at_most(process: subprocess.Popen[str], seconds: float) -> None:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def kill_at(place: Workplace, moment: float) -> int:
+    """Kill a run's main process alone, so many seconds after its start; how much it had recorded."""
+    process = place.start_run()
+    wait_at_most(process, moment)
+    handles = kill_alone(process)
+    assert have_ended(handles)
+    process.communicate(timeout=10)  # no one holds its stderr any more
+    return len(place.recorded())
+
+
+def check_killed_runs(tmp_path: Path, unbroken: tuple[dict, float], kills: int, seed: int) -> list[int]:
+    points, seconds = unbroken
+    recorded = []
+    for index, moment in enumerate(moments(kills, first=0.3, last=seconds, seed=seed)):
+        place = workplace(tmp_path / str(index), COUNT)
+        recorded.append(kill_at(place, moment))
+        run_again(place)
+        assert same_points(points, place.points())
+    return recorded
+
+
+def test_kill_of_the_main_process(tmp_path, unbroken):
+    check_killed_runs(tmp_path, unbroken, 3, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_kill_of_the_main_process_at_many_moments(tmp_path, unbroken):
+    recorded = check_killed_runs(tmp_path, unbroken, 20, seed=2)
+    assert 0 in recorded
+    assert any(0 < count < COUNT for count in recorded), recorded
+
+
+def has_recorded_more(place: Workplace, *, than: int) -> bool:
+    return len(place.recorded()) > than
+
+
+def test_kill_in_the_middle_again_and_again(tmp_path, unbroken):
+    """Several runs that were killed leave no more in the way than one."""
+    place, known = workplace(tmp_path, COUNT), 0
+    for _ in range(2):
+        process = place.start_run()
+        eventually(partial(has_recorded_more, place, than=known))
+        assert have_ended(kill_alone(process))
+        process.communicate(timeout=10)
+        assert len(place.recorded()) >= known
+        known = len(place.recorded())
+    assert known > 0
+    run_again(place)
+    assert same_points(unbroken[0], place.points())
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> Path:
+    """A shard of many documents, for runs that last some seconds."""
+    place = Workplace(tmp_path_factory.mktemp("many"))
+    place.write("a.jsonl", documents(MANY))
+    return place.shards
+
+
+@pytest.fixture
+def long(tmp_path, many) -> Workplace:
+    return Workplace(tmp_path, source={"paths": [str(many)]})
+
+
+def test_stop_in_the_middle(long):
+    process = long.start_run()
+    eventually(long.recorded)
+    since = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    stopped = long.end(process)
+    assert time.monotonic() - since < 10
+    assert stopped.code == 143
+    assert stopped.errors == []
+    assert "stopping: " in stopped.err
+    assert (stopped.report["status"], stopped.report["exit_code"]) == ("stopped", 143)
+    counts = stopped.report["documents"]
+    assert 0 < counts["indexed"] < MANY
+    assert counts["indexed"] == len(long.recorded())
+    run_again(long)
+    assert len(long.recorded()) == len(long.points()) == MANY
+
+
+def test_signal_to_the_whole_group(long):
+    """As Ctrl-C and `timeout` send it: workers have a session of their own, so that they can drain."""
+    process = long.start_run()
+    eventually(long.recorded)
+    process.send_signal(signal.SIGINT)
+    for child in workers(process.pid).values():
+        os.kill(child, signal.SIGINT)
+    stopped = long.end(process)
+    assert stopped.code == 130
+    assert stopped.errors == []
+
+
+def test_stop_before_there_is_anything_to_stop(long):
+    process = long.start_run()
+    process.stderr.readline()  # the first line comes when signals are heard
+    process.send_signal(signal.SIGTERM)
+    stopped = long.end(process)
+    assert stopped.code == 143
+    assert stopped.report["status"] == "stopped"
+
+
+@pytest.fixture
+def stuck(tmp_path, qdrant_server) -> subprocess.Popen[str]:
+    """A run that waits for a server which wants to be asked again much later."""
+    place = Workplace(
+        tmp_path,
+        qdrant={"path": None, "url": qdrant_server.url, "grpc_port": qdrant_server.port},
+    )
+    place.write("a.jsonl", documents(300))
+    for _ in range(4):
+        qdrant_server.fault(code="RESOURCE_EXHAUSTED", metadata={"retry-after": "25"})
+    return place
+
+
+def test_second_signal_ends_a_run_at_once(stuck, qdrant_server):
+    process = stuck.start_run()
+    eventually(qdrant_server.calls)
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.2)  # it is draining
+    handle = os.pidfd_open(workers(process.pid)["sink"])
+    process.send_signal(signal.SIGTERM)
+    process.wait(2)
+    ended = stuck.end(process)
+    assert ended.code == 143
+    assert have_ended([handle])
+    qdrant_server.reset()
+    run_again(stuck)
+
+
+def test_drain_that_takes_too_long(stuck, qdrant_server):
+    process = stuck.start_run("--drain-timeout", "1")
+    eventually(qdrant_server.calls)
+    since = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    ended = stuck.end(process)
+    assert time.monotonic() - since < 8
+    assert ended.code == 1
+    [error] = ended.errors
+    assert "could not be written in time" in error
+    qdrant_server.reset()
+    run_again(stuck)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("prepare", "prepares documents"), ("sink", "collection 'things' in qdrant: ")]
+)
+def test_killed_worker(long, name, said):
+    process = long.start_run()
+    eventually(long.recorded)
+    os.kill(workers(process.pid)[name], signal.SIGKILL)
+    ended = long.end(process)
+    assert ended.code == 1
+    [error] = ended.errors
+    assert said in error
+    assert "SIGKILL" in error
+    assert ended.report["status"] == "failed"
+    assert 0 < ended.report["documents"]["indexed"] < MANY
+    run_again(long)
+    assert len(long.recorded()) == len(long.points()) == MANY
