@@ -49,6 +49,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "packed": ({"device", "encoder", "model"}, {"torch", "transformers"}),
     "encode": ({"device", "encoder"}, {"torch"}),
     "budget": ({"device", "encoder", "records"}, {"torch"}),
+    "compiling": ({"budget", "device", "encoder"}, {"torch"}),
     "copy_out": ({"buffers", "device", "records"}, {"torch"}),
     "sink": ({"buffers", "framing", "records", "worker"}, {"qdrant_client", "qdrant_edge"}),
     "worker": (set(), set()),
