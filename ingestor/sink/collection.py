@@ -42,6 +42,10 @@ class Store(Protocol):
         """What is there."""
         ...
 
+    def identity(self) -> dict[str, Any] | None:
+        """What the collection was written with, at little cost; None where there is none or nothing says so."""
+        ...
+
     def create(self, identity: Mapping[str, Any]) -> None:
         """Make the collection and keep its identity, in one step."""
         ...
@@ -99,6 +103,24 @@ def ensure(
             store.create_index(field, kind)
 
 
+def check_filled(target: Target, identity: Mapping[str, Any], *, adopt: bool = False) -> None:
+    """See that a collection is there, and is the one that a state file says has documents in it.
+
+    Raises:
+        IdentityMismatchError: it is gone, or belongs to another state file; nothing was written.
+    """
+    with store_of(target) as store:
+        known = store.identity()
+    if known is None and not adopt:
+        raise IdentityMismatchError(
+            f"{target}: the state file has documents stored there, but there is no such collection of this"
+            " program; nothing was written. Name the collection that belongs to the state file, or --recreate"
+            " to embed everything anew"
+        )
+    if known is not None:
+        _check_state(known, target, identity, adopt=adopt)
+
+
 def check(found: Existing, target: Target, identity: Mapping[str, Any], *, adopt: bool = False) -> None:
     """Refuse a collection whose vectors cannot be compared with the run's, or that is of another state file.
 
@@ -119,7 +141,14 @@ def check(found: Existing, target: Target, identity: Mapping[str, Any], *, adopt
             f"{target}: it holds vectors of another model ({differing}); nothing was written. Use another"
             " collection, or --recreate to embed everything anew"
         )
-    if known.get("state") != identity.get("state") and found.points and not adopt:
+    if found.points:
+        _check_state(known, target, identity, adopt=adopt)
+
+
+def _check_state(
+    known: Mapping[str, Any], target: Target, identity: Mapping[str, Any], *, adopt: bool
+) -> None:
+    if known.get("state") != identity.get("state") and not adopt:
         raise IdentityMismatchError(
             f"{target}: it was written from another state file (id {known.get('state')}, not"
             f" {identity.get('state')}); nothing was written. Use that state file, --adopt to take the"

@@ -10,7 +10,7 @@ import qdrant_edge as edge
 from ingestor.records import Points, UInt8s
 from ingestor.sink import Float32s, Refusal, RefusedError, Target, requests
 from ingestor.sink.collection import write_or_bisect
-from ingestor.sink.engine import load_shard, told
+from ingestor.sink.engine import load_shard, release_pages, told
 from ingestor.sink.folder import folder_of
 
 FATAL = ("Service runtime error", "os error", "WAL", "not initialized")  # else the engine blames a point
@@ -40,6 +40,7 @@ class EmbeddedSink:
         """Bring to disk what was written."""
         with told(self._place):
             self._shard.flush()
+        release_pages(self._place)
 
     def optimize(self) -> None:
         """Build the search index of segments that are large enough for one; seconds."""

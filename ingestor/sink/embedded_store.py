@@ -50,6 +50,10 @@ class EmbeddedStore:
             frozenset(set.intersection(*schema)),
         )
 
+    def identity(self) -> dict[str, Any] | None:
+        """What the collection was written with; opens no directory."""
+        return self._manifest and self._manifest["identity"]
+
     def create(self, identity: Mapping[str, Any]) -> None:
         """Make the collection beside its place and move it there whole, so that a kill leaves none or all."""
         target, new = self._target, self._folder.with_name(f".{self._folder.name}.new")

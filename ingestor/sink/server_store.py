@@ -41,11 +41,9 @@ class ServerStore:
 
     def read(self) -> Existing | None:
         """What is there."""
-        name, ask, stub = self._target.collection, self._connection.ask, self._connection.collections
-        exists = ask(stub.CollectionExists, qdrant.CollectionExistsRequest(collection_name=name))
-        if not exists.result.exists:
+        info = self._info()
+        if info is None:
             return None
-        info = ask(stub.Get, qdrant.GetCollectionInfoRequest(collection_name=name)).result
         config = info.config.params.vectors_config
         vectors: dict[str | None, Any] = dict(config.params_map.map)
         if config.HasField("params"):
@@ -56,6 +54,21 @@ class ServerStore:
             self._connection.count(),
             frozenset(info.payload_schema),
         )
+
+    def identity(self) -> dict[str, Any] | None:
+        """What the collection was written with."""
+        info = self._info()
+        return None if info is None else metadata_of(info)
+
+    def _info(self) -> qdrant.CollectionInfo | None:
+        name, ask, stub = self._target.collection, self._connection.ask, self._connection.collections
+        exists = ask(stub.CollectionExists, qdrant.CollectionExistsRequest(collection_name=name))
+        if not exists.result.exists:
+            return None
+        found: qdrant.CollectionInfo = ask(
+            stub.Get, qdrant.GetCollectionInfoRequest(collection_name=name)
+        ).result
+        return found
 
     def create(self, identity: Mapping[str, Any]) -> None:
         """Make the collection, its identity in its metadata."""
