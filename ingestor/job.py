@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -25,6 +26,7 @@ from ingestor.ledger import Ledger
 from ingestor.lock import Lock
 from ingestor.model import ModelSpec
 from ingestor.sink import check_target
+from ingestor.sink.collection import check_filled
 from ingestor.sink.pool import SinkPool
 from ingestor.sources.listing import Listing
 from ingestor.telemetry import Progress
@@ -103,27 +105,32 @@ async def open_job(
 
 
 async def check_identity(job: Job) -> None:
-    """Refuse another vector identity by the ledger alone, before anything is opened.
+    """Refuse another vector identity by the ledger alone, and a collection that is not the ledger's.
 
-    The collection itself is asked by `open_sinks`, where there is work to do.
+    `open_sinks` looks more closely, where there is work to do.
 
     Raises:
-        IdentityMismatchError: the documents that the ledger knows have vectors of another model.
+        IdentityMismatchError: the documents that the ledger knows have vectors of another model, or are
+            in another collection.
     """
     job.identity["state"] = job.ledger.state_id
     known, here = await job.in_ledger(job.ledger.meta, "identity"), job.identity["vector"]
+    target, loop = wiring.target_of(job.settings, job.spec), asyncio.get_running_loop()
     if job.options.recreate:
-        target = wiring.target_of(job.settings, job.spec)
-        await asyncio.get_running_loop().run_in_executor(job.unpack, check_target, target)
+        await loop.run_in_executor(job.unpack, check_target, target)
         # The ledger forgets first: the other way round, a crash between the two would hide the loss.
         await job.in_ledger(job.ledger.forget)
-    elif known is not None and (there := orjson.loads(known)) != here:
+        return
+    if known is not None and (there := orjson.loads(known)) != here:
         names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
         differing = "; ".join(f"{name}: {there.get(name)!r} there, {here.get(name)!r} here" for name in names)
         raise IdentityMismatchError(
             f"state {job.settings.state}: the collection holds vectors of another model ({differing});"
             " nothing was written. Use another collection and state, or --recreate to embed everything anew"
         )
+    if (await job.in_ledger(job.ledger.totals))[0]:
+        adopt = job.options.adopt
+        await loop.run_in_executor(job.unpack, partial(check_filled, target, job.identity, adopt=adopt))
 
 
 async def open_sinks(job: Job) -> SinkPool:

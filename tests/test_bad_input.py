@@ -125,15 +125,29 @@ def test_no_shard_matched_under_mirror(filled):
         ({"encoder": {"model": "hash:32"}}, 4, ["hash:64", "hash:32", "--recreate"]),
         ({"qdrant": {"distance": "Dot"}}, 4, ["Cosine", "Dot", "--recreate"]),
         ({"qdrant": {"vector_name": "text"}}, 4, ["name", "text", "--recreate"]),
+        ({"qdrant": {"collection": "renamed"}}, 4, ["renamed", "state file has documents", "--recreate"]),
         ({"state": "other.sqlite3"}, 4, ["things", "another state file", "--adopt"]),
     ],
-    ids=["paths", "model", "distance", "vector_name", "state"],
+    ids=["paths", "model", "distance", "vector_name", "renamed", "state"],
 )
 def test_collection_stays_as_it_is(filled, settings, code, said):
     points = filled.points()
     filled.configure(**settings)
     refused(filled, code, *said)
     assert same_points(points, filled.points())
+
+
+@pytest.mark.parametrize("again", [(), ("--dry-run",)], ids=["run", "dry run"])
+def test_collection_that_is_gone(tmp_path, qdrant_server, again):
+    """The state says that all is done, but it is not: neither passed over nor filled with half of it."""
+    place = Workplace(
+        tmp_path, qdrant={"path": None, "url": qdrant_server.url, "grpc_port": qdrant_server.port}
+    )
+    place.write("a.jsonl", documents(5))
+    place.run()
+    qdrant_server.reset()
+    refused(place, 4, "things", "state file has documents", "--recreate", options=again)
+    assert not qdrant_server.calls("Collections/Create")
 
 
 def test_engine_folder_that_another_process_holds(filled):

@@ -43,7 +43,7 @@ class Store(Protocol):
         ...
 
     def identity(self) -> dict[str, Any] | None:
-        """What the collection was written with, at little cost; None where there is none or nothing says so."""
+        """What the collection was written with; None where there is none, or nothing says so."""
         ...
 
     def create(self, identity: Mapping[str, Any]) -> None:

@@ -45,7 +45,8 @@ class ServerStore:
         if info is None:
             return None
         config = info.config.params.vectors_config
-        vectors: dict[str | None, Any] = dict(config.params_map.map)
+        named: Mapping[Any, Any] = config.params_map.map
+        vectors: dict[str | None, Any] = dict(named)
         if config.HasField("params"):
             vectors[None] = config.params
         return Existing(
