@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingestor.errors import ModelError
-from ingestor.records import Int32s
+from ingestor.records import Int32s, Int64s
 from ingestor.tokenizer import Tokenizer, Tokens
 
 _RANKS = (
@@ -25,8 +25,8 @@ _RANKS = (
     (2, re.compile(r"\n\s*")),
     (3, re.compile(r"\n[^\S\n]*\n\s*")),
 )
-"""What ends a sentence, a line, a paragraph. A pattern each: one that begins with a set of characters is found ten
-times as fast as an alternation.
+"""What ends a sentence, a line, a paragraph. A pattern each: what begins with a set of characters is found
+ten times as fast as an alternation.
 """
 
 
@@ -36,13 +36,11 @@ class Chunk:
 
     Attributes:
         text: what is stored.
-        ids: int32[n], its token ids, special tokens and prompt among them.
-        unknown: how many of them stand for something that the model's vocabulary does not have.
+        ids: int32[n], its token ids, the prompt's among them, special tokens not.
     """
 
     text: str
     ids: Int32s
-    unknown: int
 
 
 class Chunker:
@@ -62,7 +60,8 @@ class Chunker:
         self._tokenizer = tokenizer
         self._prompt = prompt
         prompt_ids = tokenizer.ids([prompt])[0] if prompt else np.zeros(0, np.int32)
-        self._room = max_tokens - len(tokenizer.prefix) - len(tokenizer.suffix)
+        self._special = len(tokenizer.prefix) + len(tokenizer.suffix)
+        self._room = max_tokens - self._special
         self._window = self._room - len(prompt_ids)
         self._overlap = overlap_tokens
         self._max_chars = max_chars
@@ -78,12 +77,29 @@ class Chunker:
         found: list[list[Chunk]] = [[] for _ in texts]
         for i, ids in zip(short, self._tokenizer.ids([self._prompt + bodies[i] for i in short]), strict=True):
             if len(ids) <= self._room:
-                found[i] = [self._chunk(texts[i], ids)] if len(ids) else []
+                found[i] = [Chunk(texts[i], ids)] if len(ids) else []
             else:
                 found[i] = list(self._cut(bodies[i]))
         for i in set(range(len(texts))).difference(short):
             found[i] = list(self._cut(bodies[i]))
         return found
+
+    def join(self, chunks: Sequence[Chunk]) -> tuple[Int32s, Int64s]:
+        """What the model takes, special tokens among it: tokens int32[T] of all chunks back to back, and
+        offsets int64[n + 1].
+        """
+        prefix, suffix = self._tokenizer.prefix, self._tokenizer.suffix
+        parts = [part for chunk in chunks for part in (prefix, chunk.ids, suffix)]
+        ends = np.cumsum([0, *map(len, parts)])[::3]
+        return np.concatenate([prefix[:0], *parts]), ends
+
+    def mostly_unknown(self, tokens: Int32s, offsets: Int64s) -> npt.NDArray[np.bool_]:
+        """bool[n], for joined chunks: over half of the tokens between the special ones stand for what the
+        model's vocabulary does not have.
+        """
+        before = np.concatenate([[0], np.cumsum(tokens == self._tokenizer.unknown)])
+        unknown = np.diff(before[offsets])
+        return 2 * unknown > np.diff(offsets) - self._special
 
     def _cut(self, text: str) -> Iterator[Chunk]:
         """Windows over a text that is longer than one."""
@@ -126,9 +142,9 @@ class Chunker:
         total = len(tokens.ids)
         whole = (not first or tokens.kept[first]) and (last == total or tokens.kept[last])
         if whole and not self._prompt:
-            return self._chunk(text, tokens.ids[first:last])
+            return Chunk(text, tokens.ids[first:last])
         ids = self._tokenizer.ids([self._prompt + text])[0]
-        return self._chunk(text, ids) if len(ids) <= self._room else None
+        return Chunk(text, ids) if len(ids) <= self._room else None
 
     def _shrink(self, text: str, tokens: Tokens, start: int, first: int, last: int) -> tuple[int, Chunk]:
         while last > first + 1:
@@ -138,7 +154,7 @@ class Chunker:
                 return last, chunk
         piece = text[start : int(tokens.ends[first])]
         ids = self._tokenizer.ids([self._prompt + piece])[0][: self._room]
-        return last, self._chunk(piece, ids)
+        return last, Chunk(piece, ids)
 
     def _pieces(self, text: str) -> Iterator[Chunk]:
         """A single token over more characters than a chunk may have: cut by characters."""
@@ -151,7 +167,7 @@ class Chunker:
                 cut = max(cut * self._room // len(ids), 1)
                 ids = self._tokenizer.ids([self._prompt + text[:cut]])[0]
             if len(ids) and text[:cut].strip():
-                yield self._chunk(text[:cut].strip(), ids[: self._room])
+                yield Chunk(text[:cut].strip(), ids[: self._room])
             text = text[cut:]
 
     def _next(self, rank: npt.NDArray[np.int8], first: int, last: int) -> int:
@@ -165,10 +181,6 @@ class Chunker:
             if len(found):
                 return least + int(found[0])
         return last
-
-    def _chunk(self, text: str, ids: Int32s) -> Chunk:
-        whole = np.concatenate([self._tokenizer.prefix, ids, self._tokenizer.suffix])
-        return Chunk(text, whole, int(np.count_nonzero(ids == self._tokenizer.unknown)))
 
 
 def _ranks(text: str, tokens: Tokens) -> npt.NDArray[np.int8]:

@@ -5,8 +5,10 @@ Nothing here imports torch or transformers, and what crosses between processes i
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +25,7 @@ from ingestor.records import (
     ChunkBlock,
     Document,
     Failure,
+    Int64s,
     Points,
     RawBlock,
     Shard,
@@ -94,6 +97,10 @@ class Preparer:
         )
 
     def prepare(self, block: RawBlock, limit: int | None) -> tuple[Census, ChunkBlock]:
+        with _garbage_kept():
+            return self._prepare(block, limit)
+
+    def _prepare(self, block: RawBlock, limit: int | None) -> tuple[Census, ChunkBlock]:
         documents: list[Document] = []
         failures: list[Failure] = list(block.failures)
         skipped: Counter[str] = Counter()
@@ -109,7 +116,8 @@ class Preparer:
         judged = self._judge(block, documents)
         judged = self._chunk(block, judged, failures, skipped)
         payloads = self._payloads(block, judged, failures)
-        return self._census(block, judged, failures, skipped), self._chunks(block, judged, payloads)
+        chunks = self._chunks(block, judged, payloads)
+        return self._census(block, judged, failures, skipped, chunks), chunks
 
     def _judge(self, block: RawBlock, documents: Sequence[Document]) -> list[_Judged]:
         """Hold each document against the ledger and against later ones in the block."""
@@ -189,20 +197,25 @@ class Preparer:
 
     def _chunks(self, block: RawBlock, judged: list[_Judged], payloads: list[bytes]) -> ChunkBlock:
         made = [(i, item) for i, item in enumerate(judged) if item.wanted]
-        ids = [chunk.ids for _, item in made for chunk in item.chunks]
+        tokens, offsets = self._chunker.join([chunk for _, item in made for chunk in item.chunks])
         counts = [len(item.chunks) for _, item in made]
         serials = np.array([i for i, _ in made], np.int64) + block.number * DOCUMENTS_PER_BLOCK
-        packed = b"".join(point_ids(item.document.id, range(len(item.chunks))) for _, item in made)
-        offsets = np.zeros(len(ids) + 1, np.int64)
-        np.cumsum([len(chunk) for chunk in ids], out=offsets[1:])
-        tokens = np.concatenate(ids) if ids else np.zeros(0, np.int32)
+        packed = b"".join([point_ids(item.document.id, range(len(item.chunks))) for _, item in made])
         points = Points(np.repeat(serials, counts), as_ids(packed), payloads)
         return ChunkBlock(block.number, block.shard.name, tokens, offsets, points)
 
     def _census(
-        self, block: RawBlock, judged: list[_Judged], failures: list[Failure], skipped: Counter[str]
+        self,
+        block: RawBlock,
+        judged: list[_Judged],
+        failures: list[Failure],
+        skipped: Counter[str],
+        made: ChunkBlock,
     ) -> Census:
-        new = [item for item in judged if item.verdict == Verdict.NEW]
+        verdicts = np.array([item.verdict for item in judged], np.uint8)
+        places = made.points.documents - block.number * DOCUMENTS_PER_BLOCK  # in `judged`, of each chunk
+        new = verdicts[places] == Verdict.NEW
+        strange = self._chunker.mostly_unknown(made.tokens, made.offsets)
         return Census(
             block=block.number,
             shard=block.shard,
@@ -210,17 +223,29 @@ class Preparer:
             keys=np.array([item.key for item in judged], np.int64),
             places=np.array([item.document.place for item in judged], np.int64),
             hashes=as_ids(b"".join(item.hash for item in judged)),
-            verdicts=np.array([item.verdict for item in judged], np.uint8),
+            verdicts=verdicts,
             chunks=np.array([_chunk_count(item) for item in judged], np.int32),
             stored=np.array([item.stored for item in judged], np.int32),
             known=np.array([item.known for item in judged], np.bool_),
             failures=tuple(failures),
             skipped=dict(skipped),
-            warnings=tuple(_mostly_unknown(block, new)),
+            warnings=tuple(_unknown_tokens(judged, places[strange & new])),
             replaced_characters=sum(item.document.replaced for item in judged),
-            tokens=sum(len(chunk.ids) for item in new for chunk in item.chunks),
+            tokens=int(np.diff(made.offsets)[new].sum()),
             end=block.end,
         )
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """No search for cycles meanwhile: a block makes thousands of objects that all live until its end, and
+    walking over them again and again takes longer than making them.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def judge(shard: Shard, place: int, hash_: bytes, rows: Sequence[Row]) -> Verdict:
@@ -252,12 +277,10 @@ def _failure(block: RawBlock, document: Document, kind: str, detail: str) -> Fai
     return Failure(block.shard.name, document.place, kind, detail, document=document.id)
 
 
-def _mostly_unknown(block: RawBlock, judged: Sequence[_Judged]) -> list[tuple[str, str]]:
-    found = []
-    for item in judged:
-        strange = sum(1 for chunk in item.chunks if 2 * chunk.unknown > len(chunk.ids) - 2)
-        if strange:
-            share = f"{strange} of {len(item.chunks)} chunks"
-            detail = f"{item.document.id}: {share} are mostly words that the model does not know"
-            found.append(("unknown_tokens", detail))
-    return found
+def _unknown_tokens(judged: Sequence[_Judged], places: Int64s) -> Iterator[tuple[str, str]]:
+    """Warnings of documents, given the place of each that has such a chunk, once for each chunk."""
+    for place, strange in zip(*np.unique(places, return_counts=True), strict=True):
+        item = judged[place]
+        share = f"{strange} of {len(item.chunks)} chunks"
+        detail = f"{item.document.id}: {share} are mostly words that the model does not know"
+        yield "unknown_tokens", detail

@@ -1,7 +1,7 @@
 """Remembers the tokens of what was met before, for BERT's tokenizers: most of a text was.
 
-Such a tokenizer takes what lies between blanks by itself, so a text's tokens are those of its pieces, in order.
-A piece not met before goes to the library, by words where it is plain ASCII, whose words are evident.
+Such a tokenizer takes what lies between blanks by itself, so a text's tokens are those of its pieces, in
+order. A piece not met before goes to the library, by words where it is plain ASCII, whose words are evident.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ MAX_PIECES = 1 << 17
 MAX_PIECE_CHARS = 64
 """Of a piece that is remembered; longer ones hardly come again."""
 
-_PIECE = re.compile(r"\S+")
+_BLANK = np.array([chr(code).isspace() for code in range(0x3002)])
+"""bool[n], for each character up to the last blank, U+3000, and one more."""
 _PLAIN = re.compile(rf"[!-~]{{1,{MAX_PIECE_CHARS}}}")
 _PLAIN_WORD = re.compile(r"[0-9A-Za-z]+|[!-/:-@[-`{-~]")
 _NO_BLANK_TO_ALL = re.compile(r"[\x0b\x0c\x1c-\x1f\x85]")
@@ -39,7 +40,7 @@ class WordMemo:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._tokenize = library.model.tokenize
+        self._tokenize: Callable[[str], list[Token]] = library.model.tokenize
         normalizer = library.normalizer
         self._lower = normalizer is not None and normalizer.normalize_str("A") == "a"
         self._ids = _Memory(self._piece_ids)
@@ -54,11 +55,10 @@ class WordMemo:
 
     def spans(self, text: str) -> npt.NDArray[np.int32]:
         """int32[n, 2], where each token starts and ends, in characters."""
-        pieces = [self._spans[piece] for piece in text.split()]
-        starts = np.array([match.start() for match in _PIECE.finditer(text)], np.int32)
-        counts = np.array([len(spans) for spans in pieces], np.intp) // 8
-        spans = np.frombuffer(b"".join(pieces), np.int32).reshape(-1, 2)
-        return spans + np.repeat(starts, counts)[:, None]
+        spans = list(map(self._spans.__getitem__, text.split()))
+        counts = np.fromiter(map(len, spans), np.intp, len(spans)) // 8
+        in_piece = np.frombuffer(b"".join(spans), np.int32).reshape(-1, 2)
+        return in_piece + np.repeat(_piece_starts(text), counts)[:, None]
 
     def _piece_ids(self, piece: str) -> bytes:
         if not _PLAIN.fullmatch(piece):
@@ -100,8 +100,17 @@ class _Memory(dict[str, bytes]):
         return made
 
 
+def _piece_starts(text: str) -> Int32s:
+    """Where the pieces of `text.split()` start."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    blank = _BLANK[np.minimum(codes, len(_BLANK) - 1)]
+    starts = ~blank
+    starts[1:] &= blank[:-1]
+    return np.flatnonzero(starts).astype(np.int32)
+
+
 def word_memo(library: Library) -> WordMemo | None:
-    """A memo for the library's tokenizer, None for one whose tokens may depend on what lies beyond a blank."""
+    """A memo for the library's tokenizer; None where tokens may depend on what lies beyond a blank."""
     from tokenizers import models, pre_tokenizers
 
     added = library.get_added_tokens_decoder().values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import sysconfig
 from dataclasses import replace
 from functools import cache
@@ -29,7 +30,7 @@ AWKWARD = (
     "\0\x01\x7f\xad\u200b\u200d\ufeff\ufffd\ue000",  # controls and what is no character
     "\u0301\u0338\u0e31\u093e\ufe0f\U0001f3fd",  # marks
     "Aß\u0130\u01c5ΣςéŒ\u1e9eﬁ\uac00\u1112\u1161",  # letters that become others, or several
-    "中文。！「」\u3400\U00020000アｱกขอदेعבא",
+    "中文。「」\u3400\U00020000アｱกขอदेعבא",
     ".,-_'’“”—…#@[]{}^~¡¿\u037e\u1fef\u2260",  # noqa: RUF001
     "😀👩\U0001f1eb∀①½",
     "abcXYZ019",
@@ -133,6 +134,11 @@ def _changed(name: str, normalizer: Any) -> Library:
         library.normalizer = normalizer
         _CHANGED[name] = library
     return _CHANGED[name]
+
+
+def test_no_blank_lies_beyond_the_table() -> None:
+    blanks = [code for code in range(sys.maxunicode + 1) if chr(code).isspace()]
+    assert max(blanks) < len(word_memo._BLANK) - 1
 
 
 def test_lower_case_can_be_demanded() -> None:
