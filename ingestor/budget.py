@@ -36,10 +36,15 @@ class Trial:
     nbytes: int
 
 
+def sizes_from(least: int) -> list[int]:
+    """Sizes worth trying that hold a chunk of `least` tokens."""
+    return [size for size in SIZES if size >= least] or [least]
+
+
 def sweep(
     try_out: Callable[[int], Trial | None],
     *,
-    least: int,
+    sizes: Sequence[int],
     room: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Trial]:
@@ -47,13 +52,13 @@ def sweep(
 
     Args:
         try_out: of a size; None where memory ran out.
-        least: tokens that a batch must be able to hold.
+        sizes: in tokens.
         room: bytes of memory that a forward may use.
         clock: in seconds.
     """
     trials: list[Trial] = []
     since = clock()
-    for budget in [size for size in SIZES if size >= least] or [least]:
+    for budget in sizes:
         started = clock()
         trial = try_out(budget)
         if trial is None:
@@ -84,6 +89,19 @@ def made_up(budget: int, max_tokens: int, *, packed: bool) -> Batch:
     return Batch(tokens, np.concatenate([[0], ends]), nobody)
 
 
+def sweep_gpu(sizes: Sequence[int], *, encoder: Encoder, device: Device, max_tokens: int) -> list[Trial]:
+    """Try sizes on a GPU, in the launch thread."""
+    free, _ = torch.cuda.mem_get_info()
+    room = int(0.8 * (free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()))
+    # The first forward of all sets libraries up; none of the sizes shall pay for that.
+    try_on_gpu(sizes[0], encoder=encoder, device=device, max_tokens=max_tokens)
+    return sweep(
+        lambda budget: try_on_gpu(budget, encoder=encoder, device=device, max_tokens=max_tokens),
+        sizes=sizes,
+        room=room,
+    )
+
+
 def try_on_gpu(budget: int, *, encoder: Encoder, device: Device, max_tokens: int) -> Trial | None:
     """Time some forwards, in the launch thread; None where memory ran out."""
     batch = made_up(budget, max_tokens, packed=encoder.packed)
@@ -99,12 +117,6 @@ def try_on_gpu(budget: int, *, encoder: Encoder, device: Device, max_tokens: int
         return None
     nbytes = torch.cuda.max_memory_allocated() - before
     return Trial(budget, FORWARDS * len(batch.tokens) / seconds, nbytes)
-
-
-def gpu_room() -> int:
-    """Bytes that a forward may use: what is free now, with something left for others."""
-    free, _ = torch.cuda.mem_get_info()
-    return int(0.8 * (free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()))
 
 
 def _forwards(times: int, batch: Batch, encoder: Encoder, device: Device) -> None:

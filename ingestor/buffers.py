@@ -197,13 +197,18 @@ def sweep(lock_name: str) -> int:
     return len(left)
 
 
+def free_bytes() -> int:
+    """Shared memory that is not taken."""
+    return shutil.disk_usage(FOLDER).free
+
+
 def check_room(nbytes: int) -> None:
     """Refuse a block that cannot fit into the machine's shared memory.
 
     Raises:
         ResourceError: says how much there is and how to get more.
     """
-    free = shutil.disk_usage(FOLDER).free
+    free = free_bytes()
     if free < nbytes:
         raise ResourceError(_too_little(nbytes, f"{free / 2**20:.0f} MiB free"))
 

@@ -252,7 +252,6 @@ def refuse_unbuilt(settings: Settings) -> None:
         ("source.format", source.format in ("csv", "tsv", "parquet") and source.format),
         ("source.paths", next((path for path in source.paths if "://" in path), None)),
         ("source.oversized", source.oversized == "trim" and "trim"),
-        ("encoder.compile", settings.encoder.compile == "on" and "on"),
         ("qdrant.alias", qdrant.alias),
         ("qdrant.bulk", qdrant.bulk == "on" and "on"),
         ("metrics.port", metrics.port),

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingestor import worker
-from ingestor.buffers import BufferPool
+from ingestor.buffers import BufferPool, free_bytes
 from ingestor.config import Settings
 from ingestor.errors import ConfigError
 from ingestor.model import ModelSpec
+from ingestor.telemetry import logger
+from ingestor.tuning import tune
 
 if TYPE_CHECKING:
     from ingestor.device import Device
@@ -24,6 +26,7 @@ CPU_TOKEN_BUDGET = 1024
 """Padded tokens in a batch; more is slower, for the activations leave the cache."""
 GPU_TOKEN_BUDGET = 65_536
 HASH_TOKEN_BUDGET = 8_192
+FEW_TOKENS_PER_ROW = 128
 TOKENS_PER_ROW = 16
 """Before a GPU a slot has a row for so many tokens of the budget; shorter chunks make batches of fewer
 tokens.
@@ -42,16 +45,28 @@ class Engine:
         encoder: turns batches into vectors.
         buffers: the slots between the device and the sink processes.
         token_budget: tokens in a batch.
+        precision: of the model's arithmetic.
     """
 
     device: Device
     encoder: Encoder
     buffers: BufferPool
     token_budget: int
+    precision: str
 
     @property
     def on_gpu(self) -> bool:
         return self.device.torch_device.type == "cuda"
+
+    def announce(self) -> None:
+        """Log what was chosen."""
+        logger().info(
+            "encoder",
+            device=str(self.device.torch_device),
+            precision=self.precision,
+            batches="packed" if self.encoder.packed else "padded",
+            token_budget=self.token_budget,
+        )
 
 
 def cores() -> int:
@@ -94,31 +109,56 @@ async def open_workers(stack: AsyncExitStack, processes: int) -> ProcessPoolExec
 
 
 async def open_engine(
-    stack: AsyncExitStack, settings: Settings, spec: ModelSpec, *, max_tokens: int, lock_name: str
+    stack: AsyncExitStack,
+    settings: Settings,
+    spec: ModelSpec,
+    *,
+    max_tokens: int,
+    lock_name: str,
+    text_bytes: int = 0,
 ) -> Engine:
     """Open device and buffers and load the model, with torch imported here for the first time.
 
+    Args:
+        stack: closes it all.
+        settings: the run's.
+        spec: the model's.
+        max_tokens: in one chunk.
+        lock_name: what the run has locked.
+        text_bytes: about how much there is to read.
+
     Raises:
-        ConfigError: the token budget is less than one chunk may have.
+        ConfigError: the token budget is less than one chunk may have, or a CPU should compile.
         ResourceError: there is too little shared memory.
     """
     from ingestor.device import open_device
-    from ingestor.encoder import load_encoder
+    from ingestor.encoder import choose_dtype, load_encoder
 
     device = open_device(settings.encoder.device)
     stack.push_async_callback(device.close)
     on_gpu = device.torch_device.type == "cuda"
+    if settings.encoder.compile == "on" and not on_gpu:
+        raise ConfigError(
+            "encoder.compile: on is for CUDA devices, it gains nothing on a CPU; set auto or off"
+        )
     cheap = CPU_TOKEN_BUDGET if spec.folder else HASH_TOKEN_BUDGET
     budget = token_budget(settings, max_tokens, GPU_TOKEN_BUDGET if on_gpu else cheap)
-    rows = budget // TOKENS_PER_ROW if on_gpu else CPU_SLOT_ROWS
-    rows = slot_rows(settings, spec.dimension) or rows
-    buffers = BufferPool.create(
-        lock_name, slots=settings.pipeline.buffers, rows=rows, dimension=spec.dimension
-    )
+    wanted_rows = slot_rows(settings, spec.dimension)
+    encoder = await device.launch(load_encoder, spec, device=device, precision=settings.encoder.precision)
+    if on_gpu and spec.folder:
+        encoder, budget = await tune(stack, settings, device, encoder, max_tokens, text_bytes)
+    slots = settings.pipeline.buffers
+    rows = gpu_rows(budget, free_bytes() // (slots * 4 * (spec.dimension + 1))) if on_gpu else CPU_SLOT_ROWS
+    buffers = BufferPool.create(lock_name, slots=slots, rows=wanted_rows or rows, dimension=spec.dimension)
     stack.callback(buffers.close)
     await device.register(buffers)
-    encoder = await device.launch(load_encoder, spec, device=device, precision=settings.encoder.precision)
-    return Engine(device, encoder, buffers, budget)
+    dtype = choose_dtype(spec, device, settings.encoder.precision)
+    return Engine(device, encoder, buffers, budget, str(dtype).removeprefix("torch."))
+
+
+def gpu_rows(budget: int, room: int) -> int:
+    """Vectors in a slot before a GPU: with room for short chunks, and less where shared memory is scarce."""
+    return min(budget // TOKENS_PER_ROW, max(room, budget // FEW_TOKENS_PER_ROW))
 
 
 def token_budget(settings: Settings, max_tokens: int, usual: int) -> int:

@@ -18,6 +18,7 @@ from ingestor.records import Applied, Census, ChunkBlock, Shard
 from ingestor.settle import Sinks, settle
 from ingestor.sink import framing_of
 from ingestor.sources.read import read_blocks
+from ingestor.tuning import text_bytes_of
 
 T = TypeVar("T")
 
@@ -33,11 +34,19 @@ async def read_shards(job: Job, shards: Sequence[Shard]) -> None:
         return
     limits = wiring.chunk_limits(job.settings, job.spec)
     if not job.options.dry_run:
+        opening = job.engine is None
         if job.engine is None:
             job.engine = await engine.open_engine(
-                job.stack, job.settings, job.spec, max_tokens=limits[0], lock_name=str(job.state.resolve())
+                job.stack,
+                job.settings,
+                job.spec,
+                max_tokens=limits[0],
+                lock_name=str(job.state.resolve()),
+                text_bytes=text_bytes_of(shards),
             )
         await open_sinks(job)
+        if opening:
+            job.engine.announce()  # now that nothing refuses the run any more
     if job.workers is None:
         job.workers = await engine.open_workers(job.stack, engine.prepare_processes(job.settings))
     unsettled = await Pass(job, shards, limits).run()

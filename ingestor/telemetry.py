@@ -164,7 +164,9 @@ def configure_logging(log_format: LogFormat) -> None:
 
 
 def logger() -> Any:
-    """The package's logger."""
+    """The package's logger; to stderr, also where nobody configured it."""
     import structlog
 
+    if not structlog.is_configured():
+        configure_logging("text")
     return structlog.get_logger("ingestor")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ingestor.budget import SIZES, Trial, choose, made_up, sweep
+from ingestor.budget import SIZES, Trial, choose, made_up, sizes_from, sweep
 
 
 class Bench:
@@ -22,7 +22,7 @@ class Bench:
         return Trial(budget, self._rates[budget], budget * 100)
 
     def budgets(self, least: int = 512, room: int = 1 << 62) -> list[int]:
-        trials = sweep(self.try_out, least=least, room=room, clock=lambda: self.now)
+        trials = sweep(self.try_out, sizes=sizes_from(least), room=room, clock=lambda: self.now)
         return [trial.budget for trial in trials]
 
 

@@ -270,7 +270,6 @@ class TestMistakes:
         ("qdrant.alias=live", "qdrant.alias"),
         ("qdrant.bulk=on", "qdrant.bulk"),
         ("metrics.port=9000", "metrics.port"),
-        ("encoder.compile=on", "encoder.compile"),
     ],
 )
 def test_what_is_not_built_is_refused(config, override, name):

@@ -1,0 +1,64 @@
+"""What a GPU run decides by measuring at its start: the token budget, and whether to compile the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from ingestor.config import Settings
+from ingestor.records import Shard
+from ingestor.telemetry import logger
+
+if TYPE_CHECKING:
+    from ingestor.device import Device
+    from ingestor.encoder import Encoder
+
+COMPILING_PAYS_S = 180.0
+"""Compiling takes half a minute beside the run and brings 7 to 18 % from then on."""
+BYTES_PER_TOKEN = 5
+PACKED_FACTOR = 3
+PACKED_NAMES = (".gz", ".bz2", ".zst", ".xz")
+
+
+async def tune(
+    stack: AsyncExitStack,
+    settings: Settings,
+    device: Device,
+    encoder: Encoder,
+    max_tokens: int,
+    text_bytes: int,
+) -> tuple[Encoder, int]:
+    """Measure which token budget suits the GPU, where the settings do not say; compile where that pays."""
+    from ingestor.budget import choose, sizes_from, sweep_gpu
+    from ingestor.compiling import CompilingEncoder
+    from ingestor.packed import PackedEncoder
+
+    wanted, compile_ = settings.encoder.token_budget, settings.encoder.compile
+    sizes = sizes_from(max_tokens) if wanted == "auto" else [int(wanted)]
+    trials = await device.launch(sweep_gpu, sizes, encoder=encoder, device=device, max_tokens=max_tokens)
+    if not trials:
+        return encoder, sizes[0]  # the encode stage halves what does not fit
+    best = choose(trials)
+    logger().info("token budget", tried={trial.budget: round(trial.tokens_per_s) for trial in trials})
+    if not compiling_pays(compile_, text_bytes, best.tokens_per_s):
+        return encoder, best.budget
+    if not isinstance(encoder, PackedEncoder):
+        log = logger().warning if compile_ == "on" else logger().info
+        log("compile", error="only packed batches are compiled", then="the model runs as it is")
+        return encoder, best.budget
+    compiling = CompilingEncoder(encoder, device.torch_device, tokens=best.budget, max_tokens=max_tokens)
+    stack.push_async_callback(compiling.close)
+    return compiling, best.budget
+
+
+def text_bytes_of(shards: Iterable[Shard]) -> int:
+    """About how much text there is in some shards."""
+    return sum(shard.size * (PACKED_FACTOR if shard.name.endswith(PACKED_NAMES) else 1) for shard in shards)
+
+
+def compiling_pays(wanted: str, text_bytes: int, tokens_per_s: float) -> bool:
+    """Whether the work, were all of it new, is long enough to win back what compiling costs."""
+    if wanted == "auto":
+        return text_bytes / BYTES_PER_TOKEN / tokens_per_s >= COMPILING_PAYS_S
+    return wanted == "on"
