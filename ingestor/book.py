@@ -52,6 +52,7 @@ class _Open:
         void: bool[n], another record with the same id came while this one was under way: it is not recorded,
             but read again.
         refused: documents that failed in the sink: index to (kind, detail).
+        closed: it is known that all is recorded.
     """
 
     census: Census
@@ -59,6 +60,7 @@ class _Open:
     recorded: npt.NDArray[np.bool_]
     void: npt.NDArray[np.bool_]
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)
+    closed: bool = False
 
 
 class Book:
@@ -119,6 +121,10 @@ class Book:
                     writes.rows.append(_row(census, i, int(census.chunks[i])))
                     self._tally.indexed += 1
         self._done.clear()
+        for number, block in self._blocks.items():
+            if not block.closed and block.recorded.all():
+                block.closed = True
+                writes.complete.append(number)
 
     def _fail(self, block: _Open, index: int, writes: Writes) -> None:
         """A document that the sink refused a point of: all of its points go."""

@@ -1,12 +1,12 @@
 """What is stored, by whom and in which state: one SQLite file.
 
-Each reading of a shard gets a key of its own in `shards`. Every record of that reading is a row of `records`,
-with the number of chunks that
-the collection holds of it: n > 0 for the record that won its id, 0 for one that lost to a later record, -1
-    for one that failed. When a reading
-is finished, the rows of earlier readings go: what they held and the new one does not is either taken over by
-    a loser (`pending`: it must be read again), or it left the source, and its row moves to the shard with key
-    0 until it is deleted from the collection or comes back.
+Each reading of a shard gets a key of its own in `shards`. Every record of it is a row of `records`, with the number of chunks that the collection holds of it: n > 0 for the record that won its id, 0 for one that
+lost to a later one, -1 for one that failed. When a reading is finished, the rows of earlier readings go. What
+they held and this one does not is taken over by a loser (`pending`: to be read again), or it left the source:
+then its row moves to the shard with key 0 until it is deleted from the collection or comes back.
+
+Before a block's points may reach the collection, its new documents are noted in `intents`; what a killed run
+leaves there is in doubt, and pending for the next run.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import orjson
+
 from ingestor.errors import ConfigError, ResourceError
 from ingestor.lookup import LEFT, SCHEMA, VERSION, state_error, totals
-from ingestor.records import Failure, Shard
+from ingestor.records import Census, Failure, Shard, Verdict
 
 
 class RecordRow(NamedTuple):
@@ -52,11 +55,13 @@ class Writes:
         rows: records whose points are durable, or that have none.
         failures: refused records, with the key of the reading they were met in.
         doubtful: documents (key, id, most chunks) of which two versions were under way at once.
+        complete: blocks of this pass of which nothing is under way any more.
     """
 
     rows: list[RecordRow] = field(default_factory=list)
     failures: list[tuple[Failure, int]] = field(default_factory=list)
     doubtful: list[tuple[int, str, int]] = field(default_factory=list)
+    complete: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,7 @@ class Ledger:
         """Forget all documents; the collection was dropped."""
         with self._file:
             self._file.execute("BEGIN")
-            for table in ("records", "pending", "failures"):
+            for table in ("records", "pending", "intents", "failures"):
                 self._file.execute(f"DELETE FROM {table}")
             self._file.execute("DELETE FROM shards WHERE key <> ?", (LEFT,))
 
@@ -157,6 +162,7 @@ class Ledger:
                 " AND key NOT IN (SELECT shard FROM records)",
                 (LEFT,),
             )
+            self._recover()
             self._file.execute("UPDATE shards SET position = NULL")
             for position, shard in enumerate(listing):
                 fingerprint = self._fingerprint(shard)
@@ -215,6 +221,33 @@ class Ledger:
                 )
             self._doubt(writes.doubtful)
             self._add_failures(writes.failures)
+            self._file.executemany(
+                "DELETE FROM intents WHERE block = ?", ((block,) for block in writes.complete)
+            )
+
+    def intend(self, census: Census) -> None:
+        """Note a block's new documents before any of their points can reach the collection."""
+        new = np.flatnonzero(census.verdicts == Verdict.NEW).tolist()
+        if new:
+            keys, chunks = census.keys.tolist(), np.maximum(census.chunks, census.stored).tolist()
+            documents = orjson.dumps([(keys[i], census.ids[i], chunks[i]) for i in new])
+            self._file.execute(
+                "INSERT OR REPLACE INTO intents VALUES (?, ?, ?)", (census.block, census.shard.key, documents)
+            )
+
+    def _recover(self) -> None:
+        """What an interrupted run had under way is in doubt: some of its points may have been written."""
+        intents = self._file.execute("SELECT shard, documents FROM intents").fetchall()
+        recorded = "SELECT 1 FROM records WHERE shard = ? AND key = ? AND id = ? AND chunks <> 0"
+        for shard, packed in intents:
+            self._doubt(
+                [
+                    (key, id_, chunks)
+                    for key, id_, chunks in orjson.loads(packed)
+                    if not self._file.execute(recorded, (shard, key, id_)).fetchone()
+                ]
+            )
+        self._file.execute("DELETE FROM intents")
 
     def _doubt(self, documents: Sequence[tuple[int, str, int]]) -> None:
         """Which record the points of these documents are of is unknown; they are to be read again."""
@@ -285,7 +318,7 @@ class Ledger:
             if any(other > 0 for (other,) in others):
                 continue
             if others:
-                self._file.execute("INSERT OR REPLACE INTO pending VALUES (?, ?, ?)", (key, id_, chunks))
+                self._doubt([(key, id_, chunks)])
             else:
                 left.append((key, id_, hash_, chunks))
         self._add_left(left)
@@ -319,13 +352,23 @@ class Ledger:
         with self._file:
             self._file.execute("BEGIN IMMEDIATE")
             self._file.execute("DELETE FROM records WHERE shard = ? AND chunks = 0", (LEFT,))
-            orphans = self._file.execute(
-                "DELETE FROM pending WHERE NOT EXISTS"
-                " (SELECT 1 FROM records AS r WHERE r.key = pending.key AND r.id = pending.id)"
-                " RETURNING key, id, x'', chunks"
-            ).fetchall()
-            self._add_left(orphans)
         return self._file.execute("SELECT place, id, chunks FROM records WHERE shard = ?", (LEFT,)).fetchall()
+
+    def orphans(self) -> list[tuple[str, int]]:
+        """Documents in doubt that no shard holds any more: id, most chunks."""
+        return self._file.execute(
+            "SELECT id, chunks FROM pending AS p WHERE NOT EXISTS"
+            " (SELECT 1 FROM records AS r WHERE r.key = p.key AND r.id = p.id AND r.shard <> ?)",
+            (LEFT,),
+        ).fetchall()
+
+    def forget_orphans(self, documents: Sequence[str]) -> None:
+        """Their points are gone."""
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            ids = [(id_,) for id_ in documents]
+            self._file.executemany("DELETE FROM pending WHERE id = ?", ids)
+            self._file.executemany(f"DELETE FROM records WHERE shard = {LEFT} AND id = ?", ids)
 
     def forget_left(self, places: Sequence[int]) -> None:
         with self._file:

@@ -35,6 +35,7 @@ CREATE TABLE records (
 ) WITHOUT ROWID;
 CREATE INDEX records_key ON records (key);
 CREATE TABLE pending (key INTEGER, id TEXT PRIMARY KEY, chunks INTEGER) WITHOUT ROWID;
+CREATE TABLE intents (block INTEGER PRIMARY KEY, shard INTEGER NOT NULL, documents BLOB NOT NULL);
 CREATE TABLE failures (
     shard TEXT, place INTEGER, reading INTEGER, kind TEXT, detail TEXT, document TEXT, offset INTEGER,
     rejected INTEGER, time REAL, PRIMARY KEY (shard, place)

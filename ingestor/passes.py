@@ -110,6 +110,7 @@ class Pass:
             workers=job.workers,
             options=self._prepare_options(),
             census=self._events,
+            intend=lambda found: job.in_ledger(job.ledger.intend, found),
             ahead=2 * engine.prepare_processes(job.settings),
             limit=job.options.limit,
             enough=self._enough,

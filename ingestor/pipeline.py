@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 
 from ingestor.account import begin_account, fill_account
@@ -110,6 +111,12 @@ async def _sort_out(job: Job) -> None:
 async def _delete_left(job: Job, report: Report) -> None:
     """Under `mirror`, delete what left the source; else say how much it is."""
     source, documents = job.settings.source, report.documents
+    orphans = await job.in_ledger(job.ledger.orphans)
+    if (
+        orphans
+    ):  # of an interrupted run, and since gone from the source: nothing says what they would be worth
+        await _delete(job, orphans)
+        await job.in_ledger(job.ledger.forget_orphans, [id_ for id_, _ in orphans])
     left = await job.in_ledger(job.ledger.left)
     if source.sync == "append":
         documents.left = len(left)
@@ -123,8 +130,13 @@ async def _delete_left(job: Job, report: Report) -> None:
     if not allowed:
         documents.withheld = len(left)
         return
-    sinks: Sinks = Nowhere() if job.options.dry_run else await open_sinks(job)
-    await delete_points(sinks, ((id_, range(chunks)) for _, id_, chunks in left), job.tally)
-    await sinks.flush()
+    await _delete(job, [(id_, chunks) for _, id_, chunks in left])
     await job.in_ledger(job.ledger.forget_left, [place for place, _, _ in left])
     documents.deleted = len(left)
+
+
+async def _delete(job: Job, documents: Sequence[tuple[str, int]]) -> None:
+    """Delete all chunks of some documents; durable when it returns."""
+    sinks: Sinks = Nowhere() if job.options.dry_run else await open_sinks(job)
+    await delete_points(sinks, ((id_, range(chunks)) for id_, chunks in documents), job.tally)
+    await sinks.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import lru_cache
@@ -23,14 +23,15 @@ async def prepare(
     workers: Executor,
     options: PrepareOptions,
     census: Channel[Census | Applied],
+    intend: Callable[[Census], Awaitable[None]],
     ahead: int,
     limit: int | None,
     enough: asyncio.Event,
 ) -> AsyncGenerator[ChunkBlock, None]:
     """Prepare blocks in worker processes, `ahead` of them at once; keeps their order.
 
-    With a limit, the documents beyond it are dropped, `enough` is set for the reader, and no shard is
-    reported as ended.
+    A block's new documents are noted by `intend` before its chunks go on. With a limit, the documents beyond
+    it are dropped, `enough` is set for the reader, and no shard is reported as ended.
     """
     under_way: deque[tuple[RawBlock, asyncio.Future[tuple[Census, ChunkBlock]]]] = deque()
     left = limit
@@ -45,6 +46,7 @@ async def prepare(
                 found, chunks = await answer(workers, result, PROCESS)
             left -= len(found.ids)
             found = replace(found, end=None)
+        await intend(found)
         await census.send(found)
         return chunks
 

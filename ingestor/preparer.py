@@ -132,7 +132,7 @@ class Preparer:
             verdict = Verdict.DUPLICATE
             if last[document.id] == i:
                 verdict = judge(block.shard, document.place, hash_, known)
-                if verdict == Verdict.UNCHANGED and self._options.full:
+                if verdict == Verdict.UNCHANGED and (self._options.full or document.id in pending):
                     verdict = Verdict.NEW
             stored = max([pending.get(document.id, 0), *(row.chunks for row in known)])
             if block.shard.again and not (verdict == Verdict.NEW and document.id in pending):

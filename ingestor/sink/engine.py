@@ -63,7 +63,7 @@ def load_shard(place: Path) -> edge.EdgeShard:
 
 
 def release_pages(folder: Path) -> None:
-    """Give the mapped pages of the engine's files back to the page cache, where they stay while there is room.
+    """Give the mapped pages of the engine's files back to the page cache, where they stay as long as may be.
 
     The engine maps all that it writes, so without this a writer's memory seems to grow with the collection.
     """
