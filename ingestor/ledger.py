@@ -1,9 +1,10 @@
 """What is stored, by whom and in which state: one SQLite file.
 
-Each reading of a shard gets a key of its own in `shards`. Every record of it is a row of `records`, with the number of chunks that the collection holds of it: n > 0 for the record that won its id, 0 for one that
-lost to a later one, -1 for one that failed. When a reading is finished, the rows of earlier readings go. What
-they held and this one does not is taken over by a loser (`pending`: to be read again), or it left the source:
-then its row moves to the shard with key 0 until it is deleted from the collection or comes back.
+Each reading of a shard gets a key of its own in `shards`. Every record of it is a row of `records`, with the
+number of chunks that the collection holds of it: n > 0 for the record that won its id, 0 for one that lost to
+a later one, -1 for one that failed. When a reading is finished, the rows of earlier readings go. What they held
+and this one does not is taken over by a loser (`pending`: to be read again), or it left the source: then its
+row moves to the shard with key 0 until it is deleted from the collection or comes back.
 
 Before a block's points may reach the collection, its new documents are noted in `intents`; what a killed run
 leaves there is in doubt, and pending for the next run.
