@@ -13,6 +13,7 @@ import torch
 from ingestor.buffers import BufferPool
 from ingestor.copy_out import copy_out, copy_out_merged
 from ingestor.device import DeviceEmbeddings, open_device
+from ingestor.errors import EncoderError
 from ingestor.records import UpsertRequest
 from tests.fakes import stream, token_batch
 
@@ -88,6 +89,24 @@ async def test_rows_that_cannot_be_used_are_named(buffers: BufferPool, merged: b
         refused.append(request.refused.tolist())
         buffers.release(request.slot)
     assert refused == ([[1, 3], [3]] if merged else [[1], [0], [0]])
+    await device.close()
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize(("spoiled", "stops"), [(49, False), (50, True)])
+async def test_many_of_them_end_the_run(buffers: BufferPool, merged: bool, spoiled: int, stops: bool) -> None:
+    device = open_device("cpu", threads=1)
+    source = stream(embeddings([4] * 50, spoiled=tuple(range(100, 100 + spoiled))))
+    stage = (
+        copy_out_merged(source, buffers=buffers)
+        if merged
+        else copy_out(source, buffers=buffers, device=device)
+    )
+    if stops:
+        with pytest.raises(EncoderError, match=r"^50 of the first 152 vectors .* encoder.precision to bfl"):
+            await drain(stage, buffers)
+    else:
+        assert len(await drain(stage, buffers)) == 50
     await device.close()
 
 
