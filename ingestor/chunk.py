@@ -29,6 +29,9 @@ _RANKS = (
 ten times as fast as an alternation.
 """
 
+_FLAG = re.compile("[\U0001f1e6-\U0001f1ff]{2}")
+_JOINING = re.compile("[\u200c\u200d\u1160-\u11ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -59,27 +62,28 @@ class Chunker:
     ) -> None:
         self._tokenizer = tokenizer
         self._prompt = prompt
-        prompt_ids = tokenizer.ids([prompt])[0] if prompt else np.zeros(0, np.int32)
+        self._prompt_tokens = len(tokenizer.ids([prompt])[0]) if prompt else 0
         self._special = len(tokenizer.prefix) + len(tokenizer.suffix)
         self._room = max_tokens - self._special
-        self._window = self._room - len(prompt_ids)
+        self._window = self._room - self._prompt_tokens
         self._overlap = overlap_tokens
         self._max_chars = max_chars
         if self._window < 1:
             raise ModelError(f"max_tokens {max_tokens} leaves no room beside special tokens and the prompt")
 
     def chunks(self, texts: Sequence[str]) -> list[list[Chunk]]:
-        """The chunks of each text, in order; none where nothing is left to embed. Every visible character is
-        in some chunk.
+        """The chunks of each text, in order; none where nothing is left to embed. Every character that has
+        tokens is in some chunk. A text that fits is stored as it is, one that is cut without the blanks
+        around its pieces.
         """
         bodies = [text.strip() for text in texts]
         short = [i for i, body in enumerate(bodies) if len(body) <= self._max_chars]
         found: list[list[Chunk]] = [[] for _ in texts]
-        for i, ids in zip(short, self._tokenizer.ids([self._prompt + bodies[i] for i in short]), strict=True):
-            if len(ids) <= self._room:
-                found[i] = [Chunk(texts[i], ids)] if len(ids) else []
-            else:
+        for i, ids in zip(short, self._tokenizer.ids([self._prompt + texts[i] for i in short]), strict=True):
+            if len(ids) > self._room:
                 found[i] = list(self._cut(bodies[i]))
+            elif self._says_something(bodies[i], ids):
+                found[i] = [Chunk(texts[i], ids)]
         for i in set(range(len(texts))).difference(short):
             found[i] = list(self._cut(bodies[i]))
         return found
@@ -111,11 +115,12 @@ class Chunker:
             start = int(tokens.starts[first]) if first else 0
             last = self._last(tokens, rank, first, start)
             end = int(tokens.starts[last]) if last < total else len(text)
-            if tokens.ends[first] - start > self._max_chars:
-                yield from self._pieces(text[start:end])
-            elif not text[start:end].strip():
+            piece = text[start:end].strip()
+            if len(piece) > self._max_chars:
+                yield from self._pieces(piece)
+            elif not piece:
                 pass  # a vocabulary with tokens for blanks
-            elif (chunk := self._fit(text[start:end], tokens, first, last)) is not None:
+            elif (chunk := self._fit(piece, tokens, first, last)) is not None:
                 yield chunk
             else:  # cut here, the text has more tokens than it had as part of the whole
                 last, chunk = self._shrink(text, tokens, start, first, last)
@@ -138,7 +143,6 @@ class Chunker:
 
     def _fit(self, text: str, tokens: Tokens, first: int, last: int) -> Chunk | None:
         """The chunk of tokens `first:last`, or None where, tokenized by itself, it does not fit."""
-        text = text.strip()
         total = len(tokens.ids)
         whole = (not first or tokens.kept[first]) and (last == total or tokens.kept[last])
         if whole and not self._prompt:
@@ -149,7 +153,7 @@ class Chunker:
     def _shrink(self, text: str, tokens: Tokens, start: int, first: int, last: int) -> tuple[int, Chunk]:
         while last > first + 1:
             last -= max(1, (last - first) // 16)
-            chunk = self._fit(text[start : int(tokens.starts[last])], tokens, first, last)
+            chunk = self._fit(text[start : int(tokens.starts[last])].strip(), tokens, first, last)
             if chunk is not None:
                 return last, chunk
         piece = text[start : int(tokens.ends[first])]
@@ -157,18 +161,26 @@ class Chunker:
         return last, Chunk(piece, ids)
 
     def _pieces(self, text: str) -> Iterator[Chunk]:
-        """A single token over more characters than a chunk may have: cut by characters."""
-        while text:
-            cut = min(self._max_chars, len(text))
-            while cut < len(text) and cut > self._max_chars - 64 and _joins(text[cut]):
-                cut -= 1
-            ids = self._tokenizer.ids([self._prompt + text[:cut]])[0]
-            while len(ids) > self._room and cut > 1:
-                cut = max(cut * self._room // len(ids), 1)
-                ids = self._tokenizer.ids([self._prompt + text[:cut]])[0]
-            if len(ids) and text[:cut].strip():
-                yield Chunk(text[:cut].strip(), ids[: self._room])
-            text = text[cut:]
+        """More characters than a chunk may have, in one token or beside the tokens: cut by characters."""
+        joined = _joined(text, range(len(text)))
+        places = np.append(np.flatnonzero(~joined), len(text))
+        start = 0
+        while start < len(text):
+            end = _end(places, start, start + self._max_chars)
+            ids = self._tokenizer.ids([self._prompt + text[start:end].strip()])[0]
+            while len(ids) > self._room and end > start + 1:
+                end = _end(places, start, start + max((end - start) * self._room // len(ids), 1))
+                ids = self._tokenizer.ids([self._prompt + text[start:end].strip()])[0]
+            piece = text[start:end].strip()
+            if self._says_something(piece, ids):
+                yield Chunk(piece, ids[: self._room])
+            start = end
+
+    def _says_something(self, text: str, ids: Int32s) -> bool:
+        """Whether the text itself has tokens, given those of prompt and text."""
+        if len(ids) > self._prompt_tokens:
+            return bool(text)
+        return bool(self._prompt and text and len(self._tokenizer.ids([text])[0]))
 
     def _next(self, rank: npt.NDArray[np.int8], first: int, last: int) -> int:
         """Where the next window begins: within the overlap at a sentence, else a word, else where this one
@@ -185,7 +197,7 @@ class Chunker:
 
 def _ranks(text: str, tokens: Tokens) -> npt.NDArray[np.int8]:
     """int8[n + 1]: how good a place to cut lies before each token: 3 paragraph, 2 sentence or line, 1 word, 0
-    within a word.
+    within a word, -1 within what reads as one character.
     """
     total = len(tokens.ids)
     rank = np.zeros(total + 1, np.int8)
@@ -197,9 +209,31 @@ def _ranks(text: str, tokens: Tokens) -> npt.NDArray[np.int8]:
         inside = before < total
         exact = before[inside]
         rank[exact[tokens.starts[exact] == places[inside]]] = value
+    if not text.isascii():
+        within = np.flatnonzero(rank[:total] == 0)
+        joined = _joined(text, tokens.starts[within].tolist())
+        halves = tokens.starts[within] == tokens.starts[within - 1]  # a character of several tokens
+        rank[within[joined | halves]] = -1
     return rank
 
 
-def _joins(character: str) -> bool:
-    """The character belongs to the one before it: a mark, a joiner, a variation selector."""
-    return unicodedata.category(character) in ("Mn", "Mc", "Me") or character in "\u200d\ufe0f"
+def _joined(text: str, places: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """bool, for each place: what stands there reads as one character with what stands before."""
+    flags = {match.start() + 1 for match in _FLAG.finditer(text)}
+    return np.array([place in flags or (place > 0 and _joins(text, place)) for place in places], np.bool_)
+
+
+def _joins(text: str, place: int) -> bool:
+    """A mark, a joiner or what follows one, a skin's colour, a part of a tag or of a Hangul syllable."""
+    character = text[place]
+    return (
+        unicodedata.category(character) in ("Mn", "Mc", "Me")
+        or text[place - 1] == "\u200d"
+        or _JOINING.match(character) is not None
+    )
+
+
+def _end(places: Int64s, start: int, limit: int) -> int:
+    """The last of `places` up to `limit`, unless it lies in the first half, then `limit`."""
+    end = int(places[np.searchsorted(places, limit, "right") - 1])
+    return end if end > (start + limit) // 2 else limit
