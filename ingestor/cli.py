@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
-from ingestor import __version__
+from ingestor import __version__, trace
 from ingestor.ending import Signals, in_words, root_cause
 from ingestor.errors import ConfigError, IngestorError
 
@@ -106,6 +106,12 @@ def run(
     drain_timeout: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long a stopped run may go on writing.")
     ] = 8.0,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a trace of some batches there.")
+    ] = None,
+    profile_window: Annotated[
+        str, typer.Option(metavar="SKIP,COUNT", help="With --profile: batches to skip, and to trace.")
+    ] = "20,20",
     no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress line.")] = False,
     log_format: Annotated[Literal["text", "json"], typer.Option(help="How messages are written.")] = "text",
 ) -> None:
@@ -122,6 +128,8 @@ def run(
         chunks=chunks,
         lock_wait_s=lock_wait,
         drain_timeout_s=drain_timeout,
+        profile=profile,
+        profile_window=trace.window_of(profile_window),
     )
     job = Job(config, overrides or [], options, report, not no_progress, log_format)
     raise typer.Exit(job.run())
@@ -220,6 +228,10 @@ class Job:
             raise ConfigError("--chunks writes the chunks of a --dry-run; give both")
         if self.options.dry_run and (self.options.recreate or self.options.adopt):
             raise ConfigError("--dry-run changes nothing, so it excludes --recreate and --adopt")
+        if self.options.profile:
+            if self.options.dry_run:
+                raise ConfigError("--profile traces the encoder, and a --dry-run has none")
+            trace.prepare_folder(self.options.profile)
         for option, path in (("--report", self.report), ("--chunks", self.options.chunks)):
             if path and not os.access(path if path.exists() else path.parent, os.W_OK):
                 raise ConfigError(f"{option} {path}: cannot be written; is there such a folder?")

@@ -183,6 +183,8 @@ class RunOptions:
         chunks: file for the chunks of a dry run, as JSON Lines.
         lock_wait_s: how long to wait for another run to end.
         drain_timeout_s: how long a stopped run may take to write what is packed.
+        profile: folder for a trace of some batches.
+        profile_window: how many batches go before those, and how many are in the trace.
     """
 
     limit: int | None = None
@@ -194,6 +196,8 @@ class RunOptions:
     chunks: Path | None = None
     lock_wait_s: float = 0.0
     drain_timeout_s: float = 8.0
+    profile: Path | None = None
+    profile_window: tuple[int, int] = (20, 20)
 
 
 def load(path: Path, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Settings:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -25,6 +25,7 @@ from ingestor.errors import IdentityMismatchError
 from ingestor.ledger import Ledger
 from ingestor.lock import Lock
 from ingestor.model import ModelSpec
+from ingestor.profiling import Profile
 from ingestor.sink import check_target
 from ingestor.sink.collection import check_filled
 from ingestor.sink.pool import SinkPool
@@ -56,6 +57,7 @@ class Job:
     workers: ProcessPoolExecutor | None = None
     sinks: SinkPool | None = None
     engine: Engine | None = None
+    profile: Profile | None = None
     tally: Tally = field(default_factory=Tally)
     times: dict[str, StageTime] = field(default_factory=dict)
 
@@ -64,6 +66,13 @@ class Job:
         return await asyncio.get_running_loop().run_in_executor(
             self.ledger.thread, lambda: work(*args, **kwargs)
         )
+
+    def start_profile(self) -> None:
+        """Watch the engine from here on, where the command line asks for it."""
+        if self.options.profile is not None and self.engine is not None:
+            self.profile = Profile(self.options.profile, *self.options.profile_window)
+            self.engine = replace(self.engine, device=self.profile.watch(self.engine.device))
+            self.stack.push_async_callback(self.profile.close)
 
     def stage(self, name: str) -> StageTime:
         return self.times.setdefault(name, StageTime())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, TypeVar
 
 from ingestor import engine, wiring
@@ -14,6 +14,7 @@ from ingestor.identity import salt_of
 from ingestor.job import Job, open_sinks
 from ingestor.prepare import prepare
 from ingestor.preparer import PrepareOptions
+from ingestor.profiling import Span
 from ingestor.records import Applied, Census, ChunkBlock, Shard
 from ingestor.settle import Sinks, settle
 from ingestor.sink import framing_of
@@ -47,6 +48,7 @@ async def read_shards(job: Job, shards: Sequence[Shard]) -> None:
         await open_sinks(job)
         if opening:
             job.engine.announce()  # now that nothing refuses the run any more
+            job.start_profile()
     if job.workers is None:
         job.workers = await engine.open_workers(job.stack, engine.prepare_processes(job.settings))
     unsettled = await Pass(job, shards, limits).run()
@@ -64,6 +66,7 @@ class Pass:
         self._enough = asyncio.Event()  # tells the reader alone: the run was stopped, or its limit is reached
         self._events: Channel[Census | Applied] = Channel(EVENT_DEPTH, producers=2)
         self._clocks: dict[str, Clock] = {}
+        self._spans: dict[str, Span] = {}
 
     async def run(self) -> int:
         """Returns how many documents are still under way at the end, none unless the run was stopped."""
@@ -106,7 +109,7 @@ class Pass:
         self._start(group, "read", reading, None, blocks)
         assert job.workers is not None
         preparing = prepare(
-            blocks,
+            self._taken("prepare", blocks),
             workers=job.workers,
             options=self._prepare_options(),
             census=self._events,
@@ -152,31 +155,40 @@ class Pass:
         on_device: Channel[Any] = Channel(BLOCK_DEPTH)
         embeddings: Channel[Any] = Channel(BLOCK_DEPTH)
         requests: Channel[Any] = Channel(BLOCK_DEPTH)
+        taken = self._taken("pack", chunk_blocks)
         packing = (
-            pack(chunk_blocks, token_budget=budget, max_rows=rows, stop=stop)
+            pack(taken, token_budget=budget, max_rows=rows, stop=stop)
             if opened.encoder.packed
             else pack_sorted(
-                chunk_blocks,
+                taken,
                 token_budget=budget,
                 max_rows=rows,
                 window_tokens=SORT_WINDOW_BATCHES * budget,
                 stop=stop,
             )
         )
+        vectors = self._taken("copy_out", embeddings)
         copying = (
-            copy_out(embeddings, buffers=buffers, device=device)
+            copy_out(vectors, buffers=buffers, device=device)
             if opened.on_gpu
-            else copy_out_merged(embeddings, buffers=buffers)
+            else copy_out_merged(vectors, buffers=buffers)
         )
         self._start(group, "pack", packing, chunk_blocks, batches)
-        self._start(group, "prefetch", prefetch(batches, device=device), batches, on_device)
-        self._start(
-            group, "encode", encode(on_device, encoder=opened.encoder, device=device), on_device, embeddings
-        )
+        fetching = prefetch(self._taken("prefetch", batches), device=device)
+        encoding = encode(self._taken("encode", on_device), encoder=opened.encoder, device=device)
+        upserting = upsert(self._taken("upsert", requests), sinks=job.sinks, buffers=buffers)
+        self._start(group, "prefetch", fetching, batches, on_device)
+        self._start(group, "encode", encoding, on_device, embeddings)
         self._start(group, "copy_out", copying, embeddings, requests)
-        self._start(
-            group, "upsert", upsert(requests, sinks=job.sinks, buffers=buffers), requests, self._events
-        )
+        self._start(group, "upsert", upserting, requests, self._events)
+
+    def _taken(self, name: str, source: Channel[T]) -> AsyncIterator[T]:
+        """What a stage takes; under `--profile` seen on its way."""
+        return self._span(name).source(source) if self._job.profile else source
+
+    def _span(self, name: str) -> Span:
+        assert self._job.profile is not None
+        return self._spans.setdefault(name, self._job.profile.span(name))
 
     def _start(
         self,
@@ -188,6 +200,8 @@ class Pass:
     ) -> None:
         clock = Clock(source, None if out is self._events else out)
         self._clocks[name] = clock
+        if self._job.profile:
+            stage = self._span(name).stage(stage)
 
         async def timed() -> None:
             await pump(stage, out)

@@ -19,7 +19,7 @@ EVERYTHING = {"*"}
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "__init__": (set(), set()),
     "__main__": ({"cli"}, set()),
-    "cli": ({"__init__", "config", "ending", "pipeline", "commands", "report"}, set()),
+    "cli": ({"__init__", "config", "ending", "pipeline", "commands", "report", "trace"}, set()),
     "ending": (set(), set()),
     "config": ({"layers", "mistakes", "values"}, set()),
     "layers": (set(), set()),
@@ -65,6 +65,8 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "wiring": ({"config", "identity", "model", "sink", "sources"}, set()),
     "engine": ({"buffers", "config", "device", "encoder", "model", "tuning", "worker"}, set()),
     "tuning": ({"budget", "compiling", "config", "device", "encoder", "packed", "records"}, set()),
+    "profiling": ({"device", "trace"}, {"torch"}),
+    "trace": (set(), set()),
     "job": (EVERYTHING, set()),
     "account": (EVERYTHING, set()),
     "passes": (EVERYTHING, set()),

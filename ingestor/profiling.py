@@ -1,0 +1,226 @@
+"""What `--profile` shows: where the time of some batches went, stage by stage and kernel by kernel.
+
+nvtx ranges for Nsight Systems, and a Chrome trace of torch's own profiler with the stages added to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+
+import orjson
+
+from ingestor.telemetry import logger
+from ingestor.trace import add_spans, busy_time
+
+if TYPE_CHECKING:
+    from ingestor.device import Device
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+COLOURS = {
+    "read": "grey",
+    "prepare": "yellow",
+    "pack": "orange",
+    "get batch": "cyan",
+    "compute": "green",
+    "copy to CPU": "blue",
+    "upsert": "purple",
+}
+STAGES = {"prefetch": "get batch", "encode": "compute", "copy_out": "copy to CPU"}
+"""How the ranges of a stage are called where that is not its own name."""
+ISSUED = {"upload": "get batch", "compute": "compute", "download": "copy to CPU"}
+"""What the launch thread does for them."""
+TRACE = "trace.json"
+
+
+class Profile:
+    """Ranges around the work of all stages, and a recording of some batches.
+
+    Args:
+        folder: for the trace.
+        skip: batches that go through the encoder before the recording begins.
+        count: batches that are recorded.
+    """
+
+    def __init__(self, folder: Path, skip: int, count: int) -> None:
+        import nvtx
+
+        self._folder, self._skip, self._count = folder, skip, count
+        self._domain = nvtx.get_domain("ingestor")
+        self._attributes = {
+            name: self._domain.get_event_attributes(message=name, color=colour)
+            for name, colour in COLOURS.items()
+        }
+        self._batches = 0
+        self._recorder: Any = None
+        self._recorded = 0
+        self._device: Device | None = None
+        self.recording = False
+        self.spans: list[
+            tuple[str, int, int]
+        ] = []  # of stages: name, start and end in ns of the system's time
+
+    def watch(self, device: Device) -> Device:
+        """The device, with a range around all that its launch thread issues for a batch."""
+        self._device = device
+        return cast("Device", _WatchedDevice(device, self))
+
+    def span(self, stage: str) -> Span:
+        """For a stage's ranges."""
+        return Span(STAGES.get(stage, stage), self)
+
+    def start(self, name: str) -> Any:
+        """Open a range that may stay open over an await."""
+        return self._domain.start_range(self._attributes[name])
+
+    def end(self, name: str, opened: Any, since: int) -> None:
+        """Close it; `since` is when it was opened, in ns of the system's time."""
+        self._domain.end_range(opened)
+        if self.recording:
+            self.spans.append((name, since, time.time_ns()))
+
+    def issue(self, name: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` in the launch thread; counts batches, and records those of the window."""
+        from torch.profiler import record_function
+
+        if name == "compute":
+            if self._batches == self._skip:
+                self._begin()
+            elif self._batches == self._skip + self._count:
+                self._stop()
+            self._batches += 1
+        self._domain.push_range(self._attributes[name])
+        try:
+            with record_function(name):
+                return work(*args, **kwargs)
+        finally:
+            self._domain.pop_range()
+
+    async def close(self) -> None:
+        """Write the trace and say what it shows."""
+        if self._device is not None:
+            await self._device.launch(self._stop)
+        if not self._recorded:
+            log = logger()
+            log.warning(
+                "profile", error=f"the run had only {self._batches} batches; --profile-window skips them"
+            )
+        elif self._recorder is None:
+            logger().info("profile", batches=self._recorded, recorded_by="Nsight Systems")
+        else:
+            await asyncio.to_thread(self._write)
+
+    def _begin(self) -> None:
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+
+        os.environ.setdefault(
+            "KINETO_LOG_LEVEL", "99"
+        )  # else torch's profiler reports its own comings and goings
+        on_gpu = self._on_gpu
+        if "NSYS_PROFILING_SESSION_ID" not in os.environ:  # only one of the two can watch the GPU
+            activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
+            self._recorder = profile(activities=activities)
+            self._recorder.start()
+        if on_gpu:
+            torch.cuda.cudart().cudaProfilerStart()  # type: ignore[no-untyped-call]
+        self.recording = True
+
+    def _stop(self) -> None:
+        if not self.recording:
+            return
+        self.recording = False
+        self._recorded = min(self._count, self._batches - self._skip)
+        if self._on_gpu:
+            import torch
+
+            torch.cuda.synchronize()
+            torch.cuda.cudart().cudaProfilerStop()  # type: ignore[no-untyped-call]
+        if self._recorder is not None:
+            self._recorder.stop()
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self._device is not None and self._device.torch_device.type == "cuda"
+
+    def _write(self) -> None:
+        path = self._folder / TRACE
+        self._recorder.export_chrome_trace(str(path))
+        trace = orjson.loads(path.read_bytes())
+        busy, window = busy_time(trace["traceEvents"])
+        add_spans(trace, self.spans, rows=list(COLOURS))
+        path.write_bytes(orjson.dumps(trace))
+        shares = {"gpu_busy" if self._on_gpu else "encoder_busy": round(busy / window, 3) if window else 0.0}
+        logger().info(
+            "profile", trace=str(path), batches=self._recorded, window_s=round(window / 1e6, 3), **shares
+        )
+
+
+class Span:
+    """The ranges of one stage: open while it works, closed while it waits for what comes in or goes out."""
+
+    def __init__(self, name: str, profile: Profile) -> None:
+        self._name, self._profile = name, profile
+        self._open: tuple[Any, int] | None = None
+
+    def source(self, items: AsyncIterator[T]) -> AsyncIterator[T]:
+        """What the stage takes."""
+        return _Source(items, self)
+
+    async def stage(self, stage: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """What it makes of it."""
+        try:
+            async with aclosing(stage) as items:
+                self.begin()
+                async for item in items:
+                    self.end()
+                    yield item
+                    self.begin()
+        finally:
+            self.end()
+
+    def begin(self) -> None:
+        if self._open is None:
+            self._open = self._profile.start(self._name), time.time_ns()
+
+    def end(self) -> None:
+        if self._open is not None:
+            self._profile.end(self._name, *self._open)
+            self._open = None
+
+
+class _Source(Generic[T]):
+    def __init__(self, items: AsyncIterator[T], span: Span) -> None:
+        self._items, self._span = items, span
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        self._span.end()
+        item = await self._items.__anext__()
+        self._span.begin()
+        return item
+
+
+class _WatchedDevice:
+    """A device whose launches are seen; all else is the device's own."""
+
+    def __init__(self, device: Device, profile: Profile) -> None:
+        self._device, self._profile = device, profile
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+    async def launch(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        name = ISSUED.get(getattr(work, "__name__", ""))
+        if name is None:
+            return await self._device.launch(work, *args, **kwargs)
+        return await self._device.launch(self._profile.issue, name, work, *args, **kwargs)  # type: ignore[arg-type]
