@@ -60,11 +60,30 @@ def spawn(processes: int) -> ProcessPoolExecutor:
     pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=start)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING_SIGNALS)
     try:  # what is blocked here is blocked in the worker until `start` has moved it to its own session
-        for _ in range(processes):
-            pool.submit(os.getpid)  # each starts one process
+        while len(_processes(pool)) < processes:
+            pool.submit(os.getpid)  # starts a process, unless one is idle
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    _notice_death(pool)
     return pool
+
+
+def _notice_death(pool: ProcessPoolExecutor) -> None:
+    """Make a pool see also the death of a worker inside an answer, whose rest it would await for ever.
+
+    It reads on until nobody can write any more, so this process must not hold the pipe's other end, nor may
+    other workers outlive the one that died.
+    """
+    results: Any = pool._result_queue
+    results._writer.close()
+    workers = _processes(pool)
+
+    def watch() -> None:
+        connection.wait([process.sentinel for process in workers])
+        for process in workers:
+            process.terminate()  # the pool itself would do so, too
+
+    threading.Thread(target=watch, name="workers", daemon=True).start()
 
 
 def submit(pool: Executor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -13,6 +15,7 @@ import psutil
 import pytest
 
 from ingestor import worker
+from ingestor.errors import WorkerDiedError
 
 
 def end(pool) -> None:
@@ -56,6 +59,30 @@ def test_a_dead_worker_ends_its_fellows_and_says_how_it_died() -> None:
     assert "SIGABRT" in worker.cause_of_death(pool)
     pool.shutdown()
     assert gone(pids)
+
+
+def die_inside_an_answer() -> None:
+    frame = sys._getframe()
+    while "result_queue" not in frame.f_locals:
+        frame = frame.f_back
+    pipe = frame.f_locals["result_queue"]._writer.fileno()
+    os.write(pipe, struct.pack("!i", 1000) + b"the first of a thousand bytes")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+async def test_a_worker_that_dies_inside_an_answer_is_noticed(processes) -> None:
+    pool = worker.spawn(processes)
+    pids = [process.pid or 0 for process in worker._processes(pool)]
+    try:
+        async with asyncio.timeout(30):
+            with pytest.raises(WorkerDiedError, match=r"the tester was killed \(SIGKILL\)"):
+                await worker.answer(pool, worker.submit(pool, die_inside_an_answer), "the tester")
+            with pytest.raises(WorkerDiedError):
+                await worker.answer(pool, worker.submit(pool, os.getpid), "the tester")
+        assert gone(pids)
+    finally:
+        end(pool)
 
 
 def test_kill_ends_a_busy_worker() -> None:
