@@ -76,13 +76,13 @@ class ModelTokenizer:
 
     def tokens(self, text: str) -> Tokens:
         if self._memo is not None and self._memo.covers(text):
-            ids, spans = self._memo.ids(text), self._memo.spans(text)
+            ids, starts, ends = self._memo.tokens(text)
         else:
             encoding = self._library.encode(text, add_special_tokens=False)
             ids = np.array(encoding.ids, np.int32)
-            spans = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+            starts, ends = np.array(encoding.offsets, np.int32).reshape(-1, 2).T
         kept = np.zeros(len(ids), np.bool_) if self._continues is None else ~self._continues[ids]
-        return Tokens(ids, spans[:, 0], spans[:, 1], kept)
+        return Tokens(ids, starts, ends, kept)
 
     def _library_ids(self, texts: Sequence[str]) -> list[Int32s]:
         found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from ingestor.records import Int32s
+from ingestor.records import Int32s, Int64s
 
 if TYPE_CHECKING:
     from tokenizers import Token
@@ -43,6 +42,7 @@ class WordMemo:
         self._tokenize: Callable[[str], list[Token]] = library.model.tokenize
         normalizer = library.normalizer
         self._lower = normalizer is not None and normalizer.normalize_str("A") == "a"
+        self._widths = _widths(library)
         self._ids = _Memory(self._piece_ids)
         self._spans = _Memory(self._piece_spans)
 
@@ -53,12 +53,27 @@ class WordMemo:
         """int32[n], without special tokens."""
         return np.frombuffer(b"".join(map(self._ids.__getitem__, text.split())), np.int32)
 
-    def spans(self, text: str) -> npt.NDArray[np.int32]:
-        """int32[n, 2], where each token starts and ends, in characters."""
-        spans = list(map(self._spans.__getitem__, text.split()))
-        counts = np.fromiter(map(len, spans), np.intp, len(spans)) // 8
-        in_piece = np.frombuffer(b"".join(spans), np.int32).reshape(-1, 2)
-        return in_piece + np.repeat(_piece_starts(text), counts)[:, None]
+    def tokens(self, text: str) -> tuple[Int32s, Int32s, Int32s]:
+        """int32[n] each: ids, and where the tokens start and end, in characters.
+
+        A plain piece's tokens lie side by side, each as wide as it is written; for other pieces, and for
+        unknown words, the library is asked.
+        """
+        pieces = text.split()
+        packed = list(map(self._ids.__getitem__, pieces))
+        ids = np.frombuffer(b"".join(packed), np.int32)
+        firsts = _sums(np.fromiter(map(len, packed), np.int64, len(packed)) // ids.itemsize)
+        ends = _sums(self._widths[ids])
+        starts = _piece_starts(text)
+        shift = np.repeat(starts - ends[firsts[:-1]], np.diff(firsts))
+        spans = np.stack([ends[:-1] + shift, ends[1:] + shift]).astype(np.int32)
+        plain = np.diff(ends[firsts]) == np.fromiter(map(len, pieces), np.int64, len(pieces))
+        if not text.isascii():
+            plain &= np.fromiter(map(str.isascii, pieces), np.bool_, len(pieces))
+        for i in np.flatnonzero(~plain).tolist():
+            found = np.frombuffer(self._spans[pieces[i]], np.int32).reshape(-1, 2)
+            spans[:, firsts[i] : firsts[i + 1]] = found.T + starts[i]
+        return ids, spans[0], spans[1]
 
     def _piece_ids(self, piece: str) -> bytes:
         if not _PLAIN.fullmatch(piece):
@@ -66,22 +81,11 @@ class WordMemo:
         words = _PLAIN_WORD.findall(piece)
         if len(words) > 1:
             return b"".join(map(self._ids.__getitem__, words))
-        return np.array([token.id for token in self._word_tokens(piece)], np.int32).tobytes()
+        tokens = self._tokenize(piece.lower() if self._lower else piece)
+        return np.array([token.id for token in tokens], np.int32).tobytes()
 
     def _piece_spans(self, piece: str) -> bytes:
-        if not _PLAIN.fullmatch(piece):
-            offsets = self._library.encode(piece, add_special_tokens=False).offsets
-            return np.array(offsets, np.int32).tobytes()
-        spans: list[int] = []
-        for match in _PLAIN_WORD.finditer(piece):
-            word = match.start()
-            for token in self._word_tokens(match[0]):
-                start, end = token.offsets
-                spans += (word + start, word + end)
-        return np.array(spans, np.int32).tobytes()
-
-    def _word_tokens(self, word: str) -> list[Token]:
-        return self._tokenize(word.lower() if self._lower else word)
+        return np.array(self._library.encode(piece, add_special_tokens=False).offsets, np.int32).tobytes()
 
 
 class _Memory(dict[str, bytes]):
@@ -98,6 +102,24 @@ class _Memory(dict[str, bytes]):
                 self.clear()
             self[piece] = made
         return made
+
+
+def _widths(library: Library) -> Int64s:
+    """int64, for each token id, the characters of plain text that it stands for; 0 for the unknown token."""
+    model = library.model
+    prefix, unknown = model.continuing_subword_prefix, model.unk_token
+    vocabulary = library.get_vocab(with_added_tokens=False)
+    widths = np.zeros(max(vocabulary.values()) + 1, np.int64)
+    for token, number in vocabulary.items():
+        widths[number] = 0 if token == unknown else len(token.removeprefix(prefix))
+    return widths
+
+
+def _sums(numbers: Int64s) -> Int64s:
+    """int64[n + 1]: the sums of all before each number, and of all."""
+    sums = np.zeros(len(numbers) + 1, np.int64)
+    np.cumsum(numbers, out=sums[1:])
+    return sums
 
 
 def _piece_starts(text: str) -> Int32s:

