@@ -185,7 +185,7 @@ def main() -> None:
     cuda = torch.cuda.is_available()
     parser.add_argument("--shapes", nargs="+", default=["minilm", "base", "large"] if cuda else ["tiny"])
     parser.add_argument("--budgets", nargs="+", type=int, default=[65_536] if cuda else [4096])
-    parser.add_argument("--seconds", type=float, default=6.0, help="how long a run is about to take")
+    parser.add_argument("--seconds", type=float, default=8.0, help="how long a run is about to take")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--kernels", action="store_true", help="also read kernel times with torch.profiler")

@@ -105,6 +105,7 @@ def run_pipeline(
 
     if busy:
         busy.reset()
+    before = meter.thread_seconds()
     since, children = time.perf_counter(), os.times().children_user
     report = asyncio.run(whole())
     seconds = time.perf_counter() - since
@@ -122,7 +123,9 @@ def run_pipeline(
         "gpu_busy": busy.share(first, last) if busy else None,
         "stages": report.to_dict()["stages"],
         "bottleneck": report.bottleneck,
-        "thread_cpu_s": {name: spent for name, spent in threads.items() if spent >= 0.05},
+        "thread_cpu_s": {
+            name: round(spent - before.get(name, 0), 2) for name, spent in threads.items() if spent >= 0.05
+        },
         "prepare_cpu_s": round(os.times().children_user - children, 1),
     }
 
@@ -134,6 +137,7 @@ def run_peer(
     import torch
     from sentence_transformers import SentenceTransformer
 
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"  # its default, which a fork may have switched off
     dtype, _, size = setting.partition(":")
     device = "cpu" if options.force else "cuda"
     peer = SentenceTransformer(str(model), device=device, model_kwargs={"dtype": getattr(torch, dtype)})
@@ -216,7 +220,7 @@ def report_cpu(spent: dict[str, dict[str, list[float]]], documents: int) -> None
 
 
 def quiet() -> dict[str, str]:
-    return os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return os.environ | {"HF_HUB_OFFLINE": "1"}
 
 
 if __name__ == "__main__":

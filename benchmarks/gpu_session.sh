@@ -10,7 +10,7 @@ folder=${1:?say in which folder to leave the results}
 shift
 [ $# -gt 0 ] || set -- tests ladder encode end_to_end
 python=${PYTHON:-python3}
-export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1
+export HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 mkdir -p "$folder"
 failed=0

@@ -78,10 +78,10 @@ def endless(batch: int, side: int, small: bool) -> Images:
     )
 
 
-def rate(times: list[float]) -> float:
-    """Steps a second after the warm-up, from when each was done."""
+def rate(times: list[float], skip: int = WARM_UP) -> float:
+    """Steps a second after the first `skip`, from when each was done."""
     times = sorted(times)
-    return (len(times) - WARM_UP) / (times[-1] - times[WARM_UP - 1])
+    return (len(times) - skip) / (times[-1] - times[skip - 1])
 
 
 def forward_only(step: Step, steps: int) -> float:
@@ -171,7 +171,9 @@ class Recipe:
             self._filled.put(index)
 
     def _rate(self, steps: int) -> float:
-        return rate([self._done.get() for _ in range(WARM_UP + steps)])
+        times = [self._done.get() for _ in range(WARM_UP + steps)]
+        # The free slots of the start are filled without waiting for a consumer.
+        return rate(times, skip=SLOTS + WARM_UP if steps > 2 * SLOTS else WARM_UP)
 
 
 def consume(pool: list[Tensor], filled: Any, free: Any, done: Any) -> None:
@@ -259,8 +261,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--steps", type=int, default=40, help="timed steps of forward only and the project")
-    parser.add_argument("--slow-steps", type=int, default=6, help="timed steps of the other stages")
+    parser.add_argument("--steps", type=int, default=40, help="timed steps")
+    parser.add_argument("--slow-steps", type=int, default=6, help="timed steps of stages 0 and 1")
     parser.add_argument("--checksum", action="store_true", help="also with consumers that read every byte")
     options = parser.parse_args()
     batch, side = (2, 64) if options.small else (64, 512)
@@ -276,10 +278,10 @@ def main() -> None:
     rates["0 .cpu(), consumed in line"] = in_line(step, options.slow_steps)
     recipe = Recipe(step())
     rates["1 consumer processes"] = recipe.to_processes(step, options.slow_steps)
-    rates["2 shared buffers"] = recipe.into_buffers(step, 2 * options.slow_steps)
+    rates["2 shared buffers"] = recipe.into_buffers(step, options.steps)
     if CUDA:
-        rates["3 copy without waiting"] = recipe.asynchronously(step, 2 * options.slow_steps)
-        rates["4 egress stream"] = recipe.asynchronously(step, 2 * options.slow_steps, own_stream=True)
+        rates["3 copy without waiting"] = recipe.asynchronously(step, options.steps)
+        rates["4 egress stream"] = recipe.asynchronously(step, options.steps, own_stream=True)
     recipe.close()
     del recipe
     rates["project"] = asyncio.run(project(step, options.steps, checksum=False))
