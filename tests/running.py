@@ -101,6 +101,7 @@ class Workplace:
             out, err = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
+            process.communicate()
             raise
         assert not [fault for fault in FAULTS if fault in err], err
         report = self.folder / "r.json"

@@ -137,6 +137,7 @@ def test_collection_stays_as_it_is(filled, settings, code, said):
     assert same_points(points, filled.points())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", [(), ("--dry-run",)], ids=["run", "dry run"])
 def test_collection_that_is_gone(tmp_path, qdrant_server, again):
     """The state says that all is done, but it is not: neither passed over nor filled with half of it."""
@@ -175,6 +176,7 @@ def test_state_file_that_is_something_else(place):
     assert place.state.read_text().startswith("no database")
 
 
+@pytest.mark.slow
 def test_collection_of_someone_else(place):
     target = embedded(place.folder / "qdrant", dimension=64)
     make(target, identity={"vector": {"model": "theirs"}, "record": {}, "state": "theirs"})

@@ -106,6 +106,7 @@ def has_recorded_more(place: Workplace, *, than: int) -> bool:
     return len(place.recorded()) > than
 
 
+@pytest.mark.slow
 def test_kill_in_the_middle_again_and_again(tmp_path, unbroken):
     """Several runs that were killed leave no more in the way than one."""
     place, known = workplace(tmp_path, COUNT), 0
@@ -152,6 +153,7 @@ def test_stop_in_the_middle(long):
     assert len(long.recorded()) == len(long.points()) == MANY
 
 
+@pytest.mark.slow
 def test_signal_to_the_whole_group(long):
     """As Ctrl-C and `timeout` send it: workers have a session of their own, so that they can drain."""
     process = long.start_run()
@@ -186,6 +188,7 @@ def stuck(tmp_path, qdrant_server) -> subprocess.Popen[str]:
     return place
 
 
+@pytest.mark.slow
 def test_second_signal_ends_a_run_at_once(stuck, qdrant_server):
     process = stuck.start_run()
     eventually(qdrant_server.calls)
@@ -194,7 +197,7 @@ def test_second_signal_ends_a_run_at_once(stuck, qdrant_server):
         process.wait(1.2)  # it is draining
     handle = os.pidfd_open(workers(process.pid)["sink"])
     process.send_signal(signal.SIGTERM)
-    process.wait(2)
+    process.wait(5)
     ended = stuck.end(process)
     assert ended.code == 143
     assert have_ended([handle])
@@ -202,13 +205,14 @@ def test_second_signal_ends_a_run_at_once(stuck, qdrant_server):
     run_again(stuck)
 
 
+@pytest.mark.slow
 def test_drain_that_takes_too_long(stuck, qdrant_server):
     process = stuck.start_run("--drain-timeout", "1")
     eventually(qdrant_server.calls)
     since = time.monotonic()
     process.send_signal(signal.SIGTERM)
     ended = stuck.end(process)
-    assert time.monotonic() - since < 8
+    assert time.monotonic() - since < 20  # not the half minute that a sink has for closing
     assert ended.code == 1
     [error] = ended.errors
     assert "could not be written in time" in error
@@ -217,7 +221,12 @@ def test_drain_that_takes_too_long(stuck, qdrant_server):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("prepare", "prepares documents"), ("sink", "collection 'things' in qdrant: ")]
+    ("name", "said"),
+    [
+        ("prepare", "prepares documents"),
+        pytest.param("sink", "collection 'things' in qdrant: ", marks=pytest.mark.slow),
+    ],
+    ids=["prepare", "sink"],
 )
 def test_killed_worker(long, name, said):
     process = long.start_run()

@@ -58,6 +58,7 @@ def test_first_run_then_nothing_to_do(place):
     assert same_points(points, place.points())
 
 
+@pytest.mark.slow
 def test_limit_then_the_rest_then_everything_in_place(place):
     limited = place.run("--limit", "45")
     assert limited.documents == {"read": 45, "indexed": 45}
@@ -178,6 +179,7 @@ def test_search_and_status_after_a_run(place):
     assert status["last_run"]["status"] == "complete"
 
 
+@pytest.mark.slow
 def test_another_model_needs_recreate(place):
     place.run()
     points, recorded = place.points(), place.recorded()
