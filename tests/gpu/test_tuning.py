@@ -1,0 +1,83 @@
+"""On a GPU: the token budget is measured, and a compiled model gives the vectors of the one that is not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import structlog
+import torch
+
+from ingestor.budget import SIZES, choose, sweep_gpu
+from ingestor.compiling import CompilingEncoder
+from ingestor.device import open_device
+from ingestor.encoder import embed, load_encoder
+from ingestor.model import resolve
+from ingestor.packed import FAMILIES, PackedEncoder
+from ingestor.records import Batch
+from tests.fakes import chunk_block
+from tests.models import save_model
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+async def test_compiled_is_eager(tmp_path: Path, family: str) -> None:
+    save_model(tmp_path, family, gentle=True)
+    spec = resolve(str(tmp_path / "model"))
+    device = open_device("cuda")
+    eager = await device.launch(load_encoder, spec, device=device)
+    assert isinstance(eager, PackedEncoder)
+    with structlog.testing.capture_logs() as logs:
+        compiling = CompilingEncoder(eager, device.torch_device, tokens=8192, max_tokens=120)
+        async with asyncio.timeout(240):
+            await asyncio.wrap_future(compiling._thread.submit(int))
+        assert compiling._compiled is not None, logs
+        for number in range(1, 9):
+            lengths = np.random.default_rng(number).integers(1, 120, 40 * number).tolist()
+            block = chunk_block(lengths, number=number, vocabulary=140)
+            batch = Batch(block.tokens, block.offsets, block.points)
+            found = await device.launch(embed, batch, encoder=compiling, device=device)
+            expected = await device.launch(embed, batch, encoder=eager, device=device)
+            assert float((found * expected).sum(1).min()) >= 0.9999
+    assert compiling._refusals == 0
+    await compiling.close()
+    await device.close()
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+async def test_the_sweep_is_short(tmp_path: Path, family: str) -> None:
+    save_model(tmp_path, family)
+    spec = resolve(str(tmp_path / "model"))
+    device = open_device("cuda")
+    encoder = await device.launch(load_encoder, spec, device=device)
+    since = time.monotonic()
+    trials = await device.launch(sweep_gpu, SIZES, encoder=encoder, device=device, max_tokens=120)
+    assert time.monotonic() - since < 10
+    assert len(trials) >= 3
+    assert all(later.nbytes > earlier.nbytes for earlier, later in pairwise(trials))
+    assert choose(trials).budget in SIZES
+    await device.close()
+
+
+async def test_memory_that_runs_out_ends_the_sweep(tmp_path: Path) -> None:
+    save_model(tmp_path, "bert")
+    device = open_device("cuda")
+    encoder = await device.launch(load_encoder, resolve(str(tmp_path / "model")), device=device)
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (64 << 20)) / total)
+    try:
+        trials = await device.launch(sweep_gpu, SIZES, encoder=encoder, device=device, max_tokens=120)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert len(trials) < len(SIZES)
+    await device.close()
