@@ -118,7 +118,9 @@ class Chunker:
             piece = text[start:end].strip()
             if len(piece) > self._max_chars:
                 yield from self._pieces(piece)
-            elif not piece:
+                first = last
+                continue
+            if not piece:
                 pass  # a vocabulary with tokens for blanks
             elif (chunk := self._fit(piece, tokens, first, last)) is not None:
                 yield chunk
@@ -209,16 +211,17 @@ def _ranks(text: str, tokens: Tokens) -> npt.NDArray[np.int8]:
         inside = before < total
         exact = before[inside]
         rank[exact[tokens.starts[exact] == places[inside]]] = value
-    if not text.isascii():
-        within = np.flatnonzero(rank[:total] == 0)
-        joined = _joined(text, tokens.starts[within].tolist())
-        halves = tokens.starts[within] == tokens.starts[within - 1]  # a character of several tokens
-        rank[within[joined | halves]] = -1
+    within = np.flatnonzero(rank[:total] == 0)
+    joined = _joined(text, tokens.starts[within].tolist())
+    halves = tokens.starts[within] == tokens.starts[within - 1]  # a character of several tokens
+    rank[within[joined | halves]] = -1
     return rank
 
 
 def _joined(text: str, places: Sequence[int]) -> npt.NDArray[np.bool_]:
     """bool, for each place: what stands there reads as one character with what stands before."""
+    if text.isascii():
+        return np.zeros(len(places), np.bool_)
     flags = {match.start() + 1 for match in _FLAG.finditer(text)}
     return np.array([place in flags or (place > 0 and _joins(text, place)) for place in places], np.bool_)
 

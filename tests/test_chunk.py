@@ -189,6 +189,13 @@ def test_a_word_longer_than_a_chunk_is_cut_and_every_letter_kept() -> None:
     assert max(map(len, pieces)) <= 200
 
 
+def test_what_has_no_tokens_makes_no_chunk_too_long() -> None:
+    document = "first " + "\u0301" * 500 + " last"
+    pieces = texts(document, chunker(max_chars=100))
+    assert max(map(len, pieces)) <= 100
+    assert_all_there(document, pieces, tokenizer("minilm"))
+
+
 @pytest.mark.parametrize("cluster", ["e" + "\u0301" * 5, "👩\u200d👩\u200d👧", "🇫🇷", "👍\U0001f3fd"])
 @pytest.mark.parametrize("name", ["minilm", "bytes"])
 def test_no_cut_within_what_reads_as_one_character(name: str, cluster: str) -> None:
