@@ -63,9 +63,7 @@ class Profile:
         self._recorded = 0
         self._device: Device | None = None
         self.recording = False
-        self.spans: list[
-            tuple[str, int, int]
-        ] = []  # of stages: name, start and end in ns of the system's time
+        self.spans: list[tuple[str, int, int]] = []  # name, start and end in ns of the system's time
 
     def watch(self, device: Device) -> Device:
         """The device, with a range around all that its launch thread issues for a batch."""
@@ -108,10 +106,8 @@ class Profile:
         if self._device is not None:
             await self._device.launch(self._stop)
         if not self._recorded:
-            log = logger()
-            log.warning(
-                "profile", error=f"the run had only {self._batches} batches; --profile-window skips them"
-            )
+            error = f"the run had only {self._batches} batches, which --profile-window skips"
+            logger().warning("profile", error=error)
         elif self._recorder is None:
             logger().info("profile", batches=self._recorded, recorded_by="Nsight Systems")
         else:
@@ -121,9 +117,7 @@ class Profile:
         import torch
         from torch.profiler import ProfilerActivity, profile
 
-        os.environ.setdefault(
-            "KINETO_LOG_LEVEL", "99"
-        )  # else torch's profiler reports its own comings and goings
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its messages would mix with ours
         on_gpu = self._on_gpu
         if "NSYS_PROFILING_SESSION_ID" not in os.environ:  # only one of the two can watch the GPU
             activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
