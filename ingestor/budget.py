@@ -16,7 +16,8 @@ from ingestor.records import Batch, Points
 
 SIZES = tuple(8192 << doublings for doublings in range(6))
 SLACK = 0.03
-LIMIT_S = 3.0
+LIMIT_S, LIMIT_OF_WORK = 3.0, 0.1
+"""Trying ends after so many seconds, or after this part of what the work itself will take."""
 FORWARDS = 3
 _MEDIAN_TOKENS, _SIGMA = 81, 0.8  # of a lognormal distribution: mean 112, 95th percentile 304
 
@@ -46,6 +47,7 @@ def sweep(
     *,
     sizes: Sequence[int],
     room: int,
+    work_tokens: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Trial]:
     """Try sizes, each twice the one before, while there is memory and time for the next.
@@ -54,6 +56,7 @@ def sweep(
         try_out: of a size; None where memory ran out.
         sizes: in tokens.
         room: bytes of memory that a forward may use.
+        work_tokens: about how many are to be embedded.
         clock: in seconds.
     """
     trials: list[Trial] = []
@@ -65,7 +68,8 @@ def sweep(
             break
         trials.append(trial)
         ended = clock()
-        if 2 * trial.nbytes > room or ended - since + 2 * (ended - started) > LIMIT_S:
+        limit_s = min(LIMIT_S, LIMIT_OF_WORK * work_tokens / trial.tokens_per_s)
+        if 2 * trial.nbytes > room or ended - since + 2 * (ended - started) > limit_s:
             break
     return trials
 
@@ -89,7 +93,9 @@ def made_up(budget: int, max_tokens: int, *, packed: bool) -> Batch:
     return Batch(tokens, np.concatenate([[0], ends]), nobody)
 
 
-def sweep_gpu(sizes: Sequence[int], *, encoder: Encoder, device: Device, max_tokens: int) -> list[Trial]:
+def sweep_gpu(
+    sizes: Sequence[int], *, encoder: Encoder, device: Device, max_tokens: int, work_tokens: float = math.inf
+) -> list[Trial]:
     """Try sizes on a GPU, in the launch thread."""
     free, _ = torch.cuda.mem_get_info()
     room = int(0.8 * (free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()))
@@ -99,6 +105,7 @@ def sweep_gpu(sizes: Sequence[int], *, encoder: Encoder, device: Device, max_tok
         lambda budget: try_on_gpu(budget, encoder=encoder, device=device, max_tokens=max_tokens),
         sizes=sizes,
         room=room,
+        work_tokens=work_tokens,
     )
 
 

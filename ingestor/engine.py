@@ -115,7 +115,7 @@ async def open_engine(
     *,
     max_tokens: int,
     lock_name: str,
-    text_bytes: int = 0,
+    text_bytes: int,
 ) -> Engine:
     """Open device and buffers and load the model, with torch imported here for the first time.
 

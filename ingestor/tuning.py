@@ -36,7 +36,14 @@ async def tune(
 
     wanted, compile_ = settings.encoder.token_budget, settings.encoder.compile
     sizes = sizes_from(max_tokens) if wanted == "auto" else [int(wanted)]
-    trials = await device.launch(sweep_gpu, sizes, encoder=encoder, device=device, max_tokens=max_tokens)
+    trials = await device.launch(
+        sweep_gpu,
+        sizes,
+        encoder=encoder,
+        device=device,
+        max_tokens=max_tokens,
+        work_tokens=text_bytes / BYTES_PER_TOKEN,
+    )
     if not trials:
         return encoder, sizes[0]  # the encode stage halves what does not fit
     best = choose(trials)

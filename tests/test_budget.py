@@ -21,8 +21,14 @@ class Bench:
         self.now += self._forwards * budget / self._rates[budget]
         return Trial(budget, self._rates[budget], budget * 100)
 
-    def budgets(self, least: int = 512, room: int = 1 << 62) -> list[int]:
-        trials = sweep(self.try_out, sizes=sizes_from(least), room=room, clock=lambda: self.now)
+    def budgets(self, least: int = 512, room: int = 1 << 62, work_tokens: float = 1e12) -> list[int]:
+        trials = sweep(
+            self.try_out,
+            sizes=sizes_from(least),
+            room=room,
+            work_tokens=work_tokens,
+            clock=lambda: self.now,
+        )
         return [trial.budget for trial in trials]
 
 
@@ -39,6 +45,11 @@ def test_a_slow_one_is_not_kept_busy_for_long() -> None:
     bench = Bench(dict.fromkeys(SIZES, 100_000.0))
     assert bench.budgets() == [8192, 16384, 32768]
     assert bench.now < 3
+
+
+def test_little_work_is_not_worth_much_trying() -> None:
+    assert Bench(FAST).budgets(work_tokens=5_000) == [8192]
+    assert Bench(FAST).budgets(work_tokens=10_000_000) == [8192, 16384, 32768, 65536]
 
 
 def test_batches_hold_the_longest_chunk() -> None:

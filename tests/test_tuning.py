@@ -52,4 +52,6 @@ async def test_a_cpu_does_not_compile(tmp_path: Path) -> None:
     )
     async with AsyncExitStack() as stack:
         with pytest.raises(ConfigError, match=r"encoder\.compile: on is for CUDA devices.*; set auto or off"):
-            await open_engine(stack, settings, resolve("hash:8"), max_tokens=64, lock_name=str(tmp_path))
+            await open_engine(
+                stack, settings, resolve("hash:8"), max_tokens=64, lock_name=str(tmp_path), text_bytes=0
+            )
