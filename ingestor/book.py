@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ingestor.ledger import RecordRow, Writes
 from ingestor.records import DOCUMENTS_PER_BLOCK, Applied, Census, Failure, Verdict
+from ingestor.writes import Records, Writes
 
 WINDOW_BLOCKS = 64
 """No census looks further back than this: a bound for what prepare processes have in hand."""
@@ -71,7 +71,7 @@ class Book:
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         self._blocks: dict[int, _Open] = {}
-        self._flying: dict[str, tuple[int, int]] = {}  # id of a new document: its block and index
+        self._flying: dict[str, int] = {}  # id of a new document: its serial number
         self._done: list[tuple[_Open, npt.NDArray[np.intp]]] = []
         self._ends: list[Census] = []
 
@@ -87,10 +87,12 @@ class Book:
         block = self._blocks[census.block] = _Open(census, left, ~new, np.zeros(len(new), np.bool_))
         self._count(census)
         self._contend(block, writes)
-        for i in np.flatnonzero(~new & ~block.void).tolist():
-            writes.rows.append(_row(census, i, _FINAL.get(int(census.verdicts[i]), int(census.chunks[i]))))
+        if (~new).any():
+            writes.records.append(Records.of(census, np.flatnonzero(~new & ~block.void)))
         writes.failures += [(failure, census.shard.key) for failure in census.failures]
-        self._flying.update((census.ids[i], (census.block, i)) for i in np.flatnonzero(new).tolist())
+        flying = np.flatnonzero(new)
+        ids = census.ids if len(flying) == len(new) else [census.ids[row] for row in flying.tolist()]
+        self._flying.update(zip(ids, (flying + census.block * DOCUMENTS_PER_BLOCK).tolist(), strict=True))
         if census.end is not None:
             self._ends.append(census)
 
@@ -111,31 +113,33 @@ class Book:
 
     def take_done(self, writes: Writes) -> None:
         """Add the documents all of whose points are written; they count as recorded from here on."""
-        for block, indices in self._done:
-            block.recorded[indices] = True
-            census = block.census
-            for i in indices[~block.void[indices]].tolist():
-                if i in block.refused:
-                    self._fail(block, i, writes)
-                else:
-                    writes.rows.append(_row(census, i, int(census.chunks[i])))
-                    self._tally.indexed += 1
+        for block, rows in self._done:
+            block.recorded[rows] = True
+            rows = rows[~block.void[rows]]
+            if block.refused:
+                refused = np.isin(rows, list(block.refused))
+                self._fail(block, rows[refused], writes)
+                rows = rows[~refused]
+            writes.records.append(Records.of(block.census, rows))
+            self._tally.indexed += len(rows)
         self._done.clear()
         for number, block in self._blocks.items():
             if not block.closed and block.recorded.all():
                 block.closed = True
                 writes.complete.append(number)
 
-    def _fail(self, block: _Open, index: int, writes: Writes) -> None:
-        """A document that the sink refused a point of: all of its points go."""
-        census, (kind, detail) = block.census, block.refused[index]
-        place, id_ = int(census.places[index]), census.ids[index]
-        failure = Failure(census.shard.name, place, kind, detail, document=id_, rejected=False)
-        most = max(int(census.chunks[index]), int(census.stored[index]))
-        writes.failures.append((failure, census.shard.key))
-        writes.rows.append(_row(census, index, -1)._replace(stored=most))
-        self._tally.failed += 1
-        self._tally.rejected[kind] += 1
+    def _fail(self, block: _Open, rows: npt.NDArray[np.intp], writes: Writes) -> None:
+        """Documents that the sink refused a point of: all of their points go."""
+        census, records = block.census, Records.of(block.census, rows)
+        records.stored = np.maximum(records.chunks, records.stored)
+        records.chunks = np.full_like(records.chunks, -1)
+        writes.records.append(records)
+        for row, place, id_ in zip(rows.tolist(), records.places.tolist(), records.ids, strict=True):
+            kind, detail = block.refused[row]
+            failure = Failure(census.shard.name, place, kind, detail, document=id_, rejected=False)
+            writes.failures.append((failure, census.shard.key))
+            self._tally.rejected[kind] += 1
+        self._tally.failed += len(rows)
 
     def take_ends(self) -> list[Census]:
         """Ends of shards all of whose blocks are recorded; forgets what nothing can refer to any more."""
@@ -145,7 +149,7 @@ class Book:
         for number in complete:
             if number < newest - WINDOW_BLOCKS:
                 for id_ in self._blocks.pop(number).census.ids:
-                    if self._flying.get(id_, (-1, 0))[0] == number:
+                    if self._flying.get(id_, -1) // DOCUMENTS_PER_BLOCK == number:
                         del self._flying[id_]
         ready = [census for census in self._ends if census.shard.key not in open_shards]
         self._ends = [census for census in self._ends if census.shard.key in open_shards]
@@ -174,13 +178,14 @@ class Book:
         shared = self._flying.keys() & set(census.ids)
         for here in (i for i, id_ in enumerate(census.ids) if id_ in shared) if shared else ():
             if census.verdicts[here] in (Verdict.NEW, Verdict.UNCHANGED):
-                number, index = self._flying[census.ids[here]]
+                number, index = divmod(self._flying[census.ids[here]], DOCUMENTS_PER_BLOCK)
                 versions = [self._void(self._blocks[number], index), self._void(block, here)]
-                most = max(row.stored for row in versions)
-                writes.rows += versions
+                writes.records += versions
+                most = max(int(version.stored[0]) for version in versions)
                 writes.doubtful.append((int(census.keys[here]), census.ids[here], most))
 
-    def _void(self, block: _Open, index: int) -> RecordRow:
+    def _void(self, block: _Open, index: int) -> Records:
+        """One version of a document that is not recorded: its row says that another has the id."""
         census, tally = block.census, self._tally
         if not block.void[index]:
             block.void[index] = True
@@ -189,21 +194,6 @@ class Book:
                 tally.unchanged -= 1
             elif block.recorded[index]:
                 tally.indexed -= 1
-        most = max(int(census.chunks[index]), int(census.stored[index]))
-        return _row(census, index, 0)._replace(stored=most)
-
-
-_FINAL = {int(Verdict.DUPLICATE): 0, int(Verdict.FAILED): -1}
-
-
-def _row(census: Census, index: int, chunks: int) -> RecordRow:
-    return RecordRow(
-        census.shard.key,
-        int(census.places[index]),
-        int(census.keys[index]),
-        census.ids[index],
-        census.hashes[index].tobytes(),
-        chunks,
-        int(census.stored[index]),
-        bool(census.known[index]),
-    )
+        version = Records.of(census, np.array([index]))
+        version.stored, version.chunks = np.maximum(version.chunks, version.stored), np.zeros(1, np.int32)
+        return version

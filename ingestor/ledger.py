@@ -2,9 +2,9 @@
 
 Each reading of a shard gets a key of its own in `shards`. Every record of it is a row of `records`, with the
 number of chunks that the collection holds of it: n > 0 for the record that won its id, 0 for one that lost to
-a later one, -1 for one that failed. When a reading is finished, the rows of earlier readings go. What they held
-and this one does not is taken over by a loser (`pending`: to be read again), or it left the source: then its
-row moves to the shard with key 0 until it is deleted from the collection or comes back.
+a later one, -1 for one that failed. When a reading is finished, the rows of earlier readings go. What they
+held and this one does not is taken over by a loser (`pending`: to be read again), or it left the source: then
+its row moves to the shard with key 0 until it is deleted from the collection or comes back.
 
 Before a block's points may reach the collection, its new documents are noted in `intents`; what a killed run
 leaves there is in doubt, and pending for the next run.
@@ -18,9 +18,9 @@ import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
@@ -28,41 +28,13 @@ import orjson
 from ingestor.errors import ConfigError, ResourceError
 from ingestor.lookup import LEFT, SCHEMA, VERSION, state_error, totals
 from ingestor.records import Census, Failure, Shard, Verdict
+from ingestor.writes import Writes
 
-
-class RecordRow(NamedTuple):
-    """A record to be written, and what else must change with it.
-
-    Attributes:
-        stored: chunks that the collection held of its id before; those beyond `chunks` are surplus.
-        known: other records with the same id exist and must lose their chunks.
-    """
-
-    shard: int
-    place: int
-    key: int
-    id: str
-    hash: bytes
-    chunks: int
-    stored: int
-    known: bool
-
-
-@dataclass(slots=True)
-class Writes:
-    """What goes into the ledger in one transaction, in this order.
-
-    Attributes:
-        rows: records whose points are durable, or that have none.
-        failures: refused records, with the key of the reading they were met in.
-        doubtful: documents (key, id, most chunks) of which two versions were under way at once.
-        complete: blocks of this pass of which nothing is under way any more.
-    """
-
-    rows: list[RecordRow] = field(default_factory=list)
-    failures: list[tuple[Failure, int]] = field(default_factory=list)
-    doubtful: list[tuple[int, str, int]] = field(default_factory=list)
-    complete: list[int] = field(default_factory=list)
+PRAGMAS = {
+    "synchronous": "NORMAL",  # after a power failure the last documents are embedded again
+    "cache_size": -65_536,  # KiB; the index by key is written to all over
+    "wal_autocheckpoint": 16_384,  # pages; such scattered pages are worth collecting
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +82,8 @@ class Ledger:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = sqlite3.connect(path, isolation_level=None, timeout=60)
             file.execute("PRAGMA journal_mode = WAL")
-            file.execute("PRAGMA synchronous = NORMAL")
+            for setting, value in PRAGMAS.items():
+                file.execute(f"PRAGMA {setting} = {value}")
             version = file.execute("PRAGMA user_version").fetchone()[0]
             if version == 0 and not file.execute("SELECT 1 FROM sqlite_master").fetchone():
                 file.executescript("BEGIN;" + SCHEMA)
@@ -204,22 +177,22 @@ class Ledger:
 
     def record(self, writes: Writes) -> None:
         """Write what is durable, all of it or nothing."""
-        rows, last = writes.rows, {row.id: row for row in writes.rows if row.known and row.chunks}
-        if last:  # of two records with one id, the later one has the points
-            rows = [row if last.get(row.id, row) is row else row._replace(chunks=0) for row in rows]
+        owners = writes.owners()
         with self._file:
             self._file.execute("BEGIN IMMEDIATE")
             self._file.executemany(
-                "UPDATE records SET chunks = 0 WHERE key = ? AND id = ? AND chunks <> 0",
-                ((row.key, row.id) for row in last.values()),
+                "UPDATE records SET chunks = 0 WHERE key = ? AND id = ? AND chunks <> 0", owners
             )
-            self._file.executemany(
-                "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", (row[:6] for row in rows)
-            )
-            if self._file.execute("SELECT 1 FROM pending LIMIT 1").fetchone():
+            pending = self._file.execute("SELECT 1 FROM pending LIMIT 1").fetchone()
+            for records in writes.records:
                 self._file.executemany(
-                    "DELETE FROM pending WHERE id = ?", ((row.id,) for row in rows if row.chunks)
+                    "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", records.rows()
                 )
+                if pending:
+                    settled = np.flatnonzero(records.chunks).tolist()
+                    self._file.executemany(
+                        "DELETE FROM pending WHERE id = ?", ((records.ids[row],) for row in settled)
+                    )
             self._doubt(writes.doubtful)
             self._add_failures(writes.failures)
             self._file.executemany(
@@ -230,8 +203,8 @@ class Ledger:
         """Note a block's new documents before any of their points can reach the collection."""
         new = np.flatnonzero(census.verdicts == Verdict.NEW).tolist()
         if new:
-            keys, chunks = census.keys.tolist(), np.maximum(census.chunks, census.stored).tolist()
-            documents = orjson.dumps([(keys[i], census.ids[i], chunks[i]) for i in new])
+            ids, most = census.ids, np.maximum(census.chunks, census.stored)[new].tolist()
+            documents = orjson.dumps((census.keys[new].tolist(), [ids[row] for row in new], most))
             self._file.execute(
                 "INSERT OR REPLACE INTO intents VALUES (?, ?, ?)", (census.block, census.shard.key, documents)
             )
@@ -244,7 +217,7 @@ class Ledger:
             self._doubt(
                 [
                     (key, id_, chunks)
-                    for key, id_, chunks in orjson.loads(packed)
+                    for key, id_, chunks in zip(*orjson.loads(packed), strict=True)
                     if not self._file.execute(recorded, (shard, key, id_)).fetchone()
                 ]
             )

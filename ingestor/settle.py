@@ -9,8 +9,9 @@ from typing import Protocol
 
 from ingestor.book import Book, Tally
 from ingestor.identity import as_ids, point_ids
-from ingestor.ledger import Ledger, Writes
+from ingestor.ledger import Ledger
 from ingestor.records import Applied, Census, UInt8s
+from ingestor.writes import Writes
 
 FLUSH_REQUESTS = 16
 FLUSH_S = 1.0
@@ -39,11 +40,7 @@ async def settle(
             requests += 1
         else:
             book.open(event, waiting)
-        if (
-            requests >= FLUSH_REQUESTS
-            or len(waiting.rows) >= FLUSH_ROWS
-            or time.monotonic() - flushed >= FLUSH_S
-        ):
+        if requests >= FLUSH_REQUESTS or len(waiting) >= FLUSH_ROWS or time.monotonic() - flushed >= FLUSH_S:
             await _commit(book, waiting, sinks=sinks, ledger=ledger, tally=tally, written=requests > 0)
             waiting, requests, flushed = Writes(), 0, time.monotonic()
     await _commit(book, waiting, sinks=sinks, ledger=ledger, tally=tally, written=requests > 0)
@@ -55,8 +52,8 @@ async def _commit(
 ) -> None:
     loop = asyncio.get_running_loop()
     book.take_done(writes)
-    surplus = [row for row in writes.rows if row.chunks and row.stored > max(row.chunks, 0)]
-    await delete_points(sinks, ((row.id, range(max(row.chunks, 0), row.stored)) for row in surplus), tally)
+    surplus = [found for records in writes.records for found in records.surplus()]
+    await delete_points(sinks, surplus, tally)
     if written or surplus:
         await sinks.flush()
     await loop.run_in_executor(ledger.thread, ledger.record, writes)

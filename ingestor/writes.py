@@ -1,0 +1,100 @@
+"""What goes into the ledger: columns of records, and what else belongs into the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ingestor.records import Census, Failure, Int32s, Int64s, UInt8s, Verdict
+
+
+@dataclass(slots=True)
+class Records:
+    """Columns of n records of one reading of a shard.
+
+    Attributes:
+        shard: the reading's key.
+        places, keys: int64[n].
+        ids: n document ids.
+        hashes: uint8[n, 16].
+        chunks: int32[n], what the collection holds of each: 0 if another record has its id, -1 if it failed.
+        stored: int32[n], what the collection held of the id before; what is beyond `chunks` is surplus.
+        known: bool[n], other records with the same id exist and must lose their chunks.
+    """
+
+    shard: int
+    places: Int64s
+    keys: Int64s
+    ids: list[str]
+    hashes: UInt8s
+    chunks: Int32s
+    stored: Int32s
+    known: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, census: Census, rows: npt.NDArray[np.intp]) -> Records:
+        """Some documents of a block, as its census sees them."""
+        verdicts = census.verdicts[rows]
+        chunks = np.where(verdicts == Verdict.FAILED, -1, census.chunks[rows])
+        ids = census.ids
+        return cls(
+            census.shard.key,
+            census.places[rows],
+            census.keys[rows],
+            ids if len(rows) == len(ids) else [ids[row] for row in rows.tolist()],
+            census.hashes[rows],
+            np.where(verdicts == Verdict.DUPLICATE, 0, chunks).astype(np.int32),
+            census.stored[rows],
+            census.known[rows],
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Rows for the table `records`."""
+        hashes = self.hashes.view("V16").ravel().tolist()
+        numbers = self.places.tolist(), self.keys.tolist()
+        return zip(repeat(self.shard), *numbers, self.ids, hashes, self.chunks.tolist(), strict=False)
+
+    def surplus(self) -> Iterator[tuple[str, range]]:
+        """Chunks that the collection must not hold any longer, by document id."""
+        kept = np.maximum(self.chunks, 0)
+        for row in np.flatnonzero((self.chunks != 0) & (self.stored > kept)).tolist():
+            yield self.ids[row], range(int(kept[row]), int(self.stored[row]))
+
+
+@dataclass(slots=True)
+class Writes:
+    """What goes into the ledger in one transaction, in this order.
+
+    Attributes:
+        records: those whose points are durable, or that have none.
+        failures: refused records, with the key of the reading they were met in.
+        doubtful: documents (key, id, most chunks) of which two versions were under way at once.
+        complete: blocks of this pass of which nothing is under way any more.
+    """
+
+    records: list[Records] = field(default_factory=list)
+    failures: list[tuple[Failure, int]] = field(default_factory=list)
+    doubtful: list[tuple[int, str, int]] = field(default_factory=list)
+    complete: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.records))
+
+    def owners(self) -> list[tuple[int, str]]:
+        """Key and id of documents whose other records must lose their chunks; those here lose them now."""
+        last: dict[str, tuple[Records, int]] = {}
+        for records in self.records:
+            for row in np.flatnonzero(records.known & (records.chunks != 0)).tolist():
+                earlier = last.get(records.ids[row])
+                if earlier is not None:
+                    earlier[0].chunks[earlier[1]] = 0
+                last[records.ids[row]] = records, row
+        return [(int(records.keys[row]), id_) for id_, (records, row) in last.items()]
