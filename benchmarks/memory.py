@@ -2,8 +2,8 @@
 
     python benchmarks/memory.py [SHARD ...]
 
-Without shards, one is made: documents of up to 300,000 characters, 25 MB in all. Memory is the proportional set
-size of the main process and all its descendants, sampled 20 times a second.
+Without shards, one is made: documents of up to 300,000 characters, 25 MB in all. Memory is the proportional
+set size of the main process and all its descendants, sampled 20 times a second.
 """
 
 from __future__ import annotations

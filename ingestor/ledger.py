@@ -226,7 +226,8 @@ class Ledger:
     def _doubt(self, documents: Sequence[tuple[int, str, int]]) -> None:
         """Which record the points of these documents are of is unknown; they are to be read again."""
         self._file.executemany(
-            "INSERT INTO pending VALUES (?, ?, ?)"
+            "INSERT INTO pending SELECT ?1, ?2, MAX(?3, COALESCE(MAX(chunks), 0)) FROM records"
+            " WHERE key = ?1 AND id = ?2"
             " ON CONFLICT (id) DO UPDATE SET chunks = MAX(chunks, excluded.chunks)",
             documents,
         )

@@ -16,6 +16,7 @@ from ingestor.prepare import prepare
 from ingestor.preparer import PrepareOptions
 from ingestor.profiling import Span
 from ingestor.records import Applied, Census, ChunkBlock, Shard
+from ingestor.report import slowest
 from ingestor.settle import Sinks, settle
 from ingestor.sink import framing_of
 from ingestor.sources.read import read_blocks
@@ -212,8 +213,7 @@ class Pass:
 
     def _bottleneck(self) -> str:
         """The stage that has waited least, for its input or for room behind it."""
-        busy = {name: clock.read().busy_s for name, clock in self._clocks.items()}
-        return max(busy, key=busy.__getitem__, default="")
+        return slowest({name: clock.read() for name, clock in self._clocks.items()})
 
     async def _followed(self) -> AsyncGenerator[Census | Applied, None]:
         """The events, and what people are shown of them."""

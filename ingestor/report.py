@@ -15,6 +15,7 @@ from typing import Any, Literal
 from ingestor.channel import StageTime
 from ingestor.errors import IngestorError
 
+ON_DEVICE = ("prefetch", "encode", "copy_out")
 SHOWN = 3
 """How many shard errors and warnings the text names; the JSON has all."""
 
@@ -101,7 +102,7 @@ class Report:
     @property
     def bottleneck(self) -> str | None:
         """The stage that was busy longest."""
-        return max(self.stages, key=lambda name: self.stages[name].busy_s, default=None)
+        return slowest(self.stages) or None
 
     @property
     def rates(self) -> dict[str, float]:
@@ -233,3 +234,12 @@ def counts(numbers: Mapping[str, int], always: tuple[str, ...] = ()) -> str:
         f"{number:,} {name.replace('_', ' ')}" for name, number in numbers.items() if number or name in always
     ]
     return ", ".join(said) or "none"
+
+
+def slowest(stages: Mapping[str, StageTime]) -> str:
+    """The stage that was busy longest; "" if there is none.
+
+    Three of them only hand work to the device and wait for it, so what keeps any of them busy is the encoder.
+    """
+    name = max(stages, key=lambda name: stages[name].busy_s, default="")
+    return "encode" if name in ON_DEVICE else name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from collections.abc import Sequence
@@ -51,6 +52,7 @@ class ModelTokenizer:
     """
 
     def __init__(self, spec: ModelSpec) -> None:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # read at the first call: one thread in each process
         from tokenizers import Tokenizer as Library
         from tokenizers import normalizers
 
