@@ -111,6 +111,8 @@ class PaddedEncoder:
         self._normalize = spec.normalize
         self._padding = model.config.pad_token_id or 0
         self._takes_any_mask = spec.architecture in _TAKES_ANY_MASK
+        if spec.architecture == "mpnet":
+            _keep_position_bias(model)
 
     def forward(self, batch: DeviceBatch) -> Tensor:
         longest = batch.longest
@@ -144,6 +146,15 @@ class PaddedEncoder:
             rows = torch.arange(len(hidden), device=hidden.device)
             return hidden[rows, lengths - 1]
         return (hidden * mask).sum(1, dtype=torch.float32) / lengths[:, None]
+
+
+def _keep_position_bias(model: Any) -> None:
+    """Have MPNet use one bias of positions for all batches: transformers makes one for each row of each, some
+    of its versions on the host, which the device then waits for.
+    """
+    most = model.config.max_position_embeddings
+    bias = model.encoder.compute_position_bias(torch.empty(1, most, 0, device=model.device))
+    model.encoder.compute_position_bias = lambda hidden: bias[:, :, : hidden.shape[1], : hidden.shape[1]]
 
 
 class HashEncoder:
