@@ -121,7 +121,7 @@ class Profile:
         on_gpu = self._on_gpu
         if "NSYS_PROFILING_SESSION_ID" not in os.environ:  # only one of the two can watch the GPU
             activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
-            self._recorder = profile(activities=activities)
+            self._recorder = profile(activities=activities, acc_events=True)  # else it warns of lost ones
             self._recorder.start()
         if on_gpu:
             torch.cuda.cudart().cudaProfilerStart()  # type: ignore[no-untyped-call]
