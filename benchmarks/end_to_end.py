@@ -120,6 +120,7 @@ def run_pipeline(
         "whole": round(documents / seconds),
         "seconds": round(seconds, 2),
         "first_vectors_s": round(sinks.arrivals[0][0] - since, 2),
+        "chunks_by_second": meter.by_second(sinks.arrivals),
         "gpu_busy": busy.share(first, last) if busy else None,
         "stages": report.to_dict()["stages"],
         "bottleneck": report.bottleneck,

@@ -79,6 +79,12 @@ def steady(
     )
 
 
+def by_second(arrivals: list[tuple[float, int]]) -> list[int]:
+    """Rows in each second since the first arrival; from (time, rows)."""
+    times, rows = np.array(arrivals).T
+    return np.bincount((times - times[0]).astype(int), rows).astype(int).tolist()
+
+
 def thread_seconds() -> dict[str, float]:
     """Processor time of this process's threads so far, by name."""
     tick = os.sysconf("SC_CLK_TCK")
