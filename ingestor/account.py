@@ -15,7 +15,9 @@ def begin_account(job: Job, report: Report, plan: Plan) -> None:
     tally.read = plan.held + plan.lost + failed
     tally.unchanged, tally.duplicates, tally.failed = plan.held, plan.lost, failed
     tally.rejected.update(plan.failed)
-    tally.warnings += job.listing.warnings
+    for place, kind, detail in job.listing.warnings:  # what could not be looked into may hold shards
+        found = tally.shard_errors if kind == "unreadable" else tally.warnings
+        found.append((place, kind, detail))
     job.progress.shards_total = len(plan.shards)
 
 

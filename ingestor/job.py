@@ -155,10 +155,10 @@ async def open_sinks(job: Job) -> SinkPool:
             identity=job.identity,
             processes=engine.sink_processes(job.settings),
             buffers=job.engine.buffers.layout if job.engine else None,
-            recreate=job.options.recreate,
+            recreate=await job.in_ledger(job.ledger.meta, "recreate") is not None,
             adopt=job.options.adopt,
         )
         job.stack.push_async_callback(job.sinks.close)
         vector = orjson.dumps(job.identity["vector"]).decode()
-        await job.in_ledger(job.ledger.set_meta, "identity", vector)
+        await job.in_ledger(job.ledger.set_identity, vector)
     return job.sinks

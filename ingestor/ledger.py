@@ -108,16 +108,21 @@ class Ledger:
         row = self._file.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return row and row[0]
 
-    def set_meta(self, name: str, value: str) -> None:
-        self._file.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+    def set_identity(self, vector: str) -> None:
+        """The collection is there, made with this vector identity (JSON)."""
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.execute("INSERT OR REPLACE INTO meta VALUES ('identity', ?)", (vector,))
+            self._file.execute("DELETE FROM meta WHERE name = 'recreate'")
 
     def forget(self) -> None:
-        """Forget all documents; the collection was dropped."""
+        """Forget all documents, and that the collection must be made anew: until `set_identity`."""
         with self._file:
             self._file.execute("BEGIN")
             for table in ("records", "pending", "intents", "failures"):
                 self._file.execute(f"DELETE FROM {table}")
             self._file.execute("DELETE FROM shards WHERE key <> ?", (LEFT,))
+            self._file.execute("INSERT OR REPLACE INTO meta VALUES ('recreate', '1')")
 
     def plan(self, listing: Sequence[Shard], salt: bytes, *, full: bool = False) -> Plan:
         """Decide which shards to read; passed over is what is finished and unchanged, as is how it is read.

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, suppress
 from ingestor.account import begin_account, fill_account
 from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import Nowhere
-from ingestor.errors import ConfigError
+from ingestor.errors import ConfigError, WorkerDiedError
 from ingestor.identity import salt_of
 from ingestor.job import Job, OpenPool, check_identity, open_job, open_sinks
 from ingestor.passes import read_shards
@@ -88,16 +88,14 @@ async def _work(job: Job, report: Report) -> None:
         if not tally.shard_errors:
             await _delete_left(job, report)
     if job.sinks and tally.points:
-        job.progress.note = "building the search index"
-        await job.sinks.optimize()
+        await _build_index(job, job.sinks)
     report.status = "stopped" if job.stop.is_set() else "complete"
 
 
 async def _sort_out(job: Job) -> None:
-    """After everything was read: settle who takes over where a winner left, with those shards read again for
-    that alone.
-    """
-    if not job.tally.shard_errors:
+    """Settle who takes over where a winner left; the shards are read again for that alone."""
+    missing = any(kind == "vanished" for _, kind, _ in job.listing.warnings)  # a disk that is not mounted?
+    if not job.tally.shard_errors and not missing:
         await job.in_ledger(job.ledger.drop_gone)
     waiting = await job.in_ledger(job.ledger.pending_count)
     while waiting and not job.stop.is_set():
@@ -112,9 +110,7 @@ async def _delete_left(job: Job, report: Report) -> None:
     """Under `mirror`, delete what left the source; else say how much it is."""
     source, documents = job.settings.source, report.documents
     orphans = await job.in_ledger(job.ledger.orphans)
-    if (
-        orphans
-    ):  # of an interrupted run, and since gone from the source: nothing says what they would be worth
+    if orphans:  # half written by an interrupted run, and gone from the source since
         await _delete(job, orphans)
         await job.in_ledger(job.ledger.forget_orphans, [id_ for id_, _ in orphans])
     left = await job.in_ledger(job.ledger.left)
@@ -140,3 +136,21 @@ async def _delete(job: Job, documents: Sequence[tuple[str, int]]) -> None:
     sinks: Sinks = Nowhere() if job.options.dry_run else await open_sinks(job)
     await delete_points(sinks, ((id_, range(chunks)) for id_, chunks in documents), job.tally)
     await sinks.flush()
+
+
+async def _build_index(job: Job, sinks: SinkPool) -> None:
+    """Let the embedded engine build its index; a stop ends that at once, and costs nothing but speed."""
+
+    async def end_at_stop() -> None:
+        await job.stop.wait()
+        sinks.kill()
+
+    job.progress.note = "building the search index"
+    try:
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(end_at_stop(), name="watch")
+            await sinks.optimize()
+            watch.cancel()
+    except* WorkerDiedError:
+        if not job.stop.is_set():
+            raise

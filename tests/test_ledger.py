@@ -1,0 +1,161 @@
+"""The state file: what it passes over, what it remembers of an interrupted run, and what it refuses."""
+
+from __future__ import annotations
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from ingestor.errors import ConfigError
+from ingestor.identity import as_ids, document_key
+from ingestor.ledger import Ledger
+from ingestor.lookup import LedgerReader, read_status
+from ingestor.records import Census, Failure, Shard, Verdict
+from ingestor.writes import Records, Writes
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """A ledger whose methods run in this thread, as the thread that opened it."""
+    opened = Ledger.open(tmp_path / "state.sqlite3", ThreadPoolExecutor(1))
+    yield opened
+    opened.close()
+    opened.thread.shutdown()
+
+
+def listing(**shards: str) -> list[Shard]:
+    """Shards by name, with their fingerprints."""
+    return [Shard(0, name, f"/{name}", 1, fingerprint) for name, fingerprint in sorted(shards.items())]
+
+
+def census(shard: Shard, *ids: str, chunks: int = 2) -> Census:
+    """A block of new documents."""
+    n = len(ids)
+    return Census(
+        block=0,
+        shard=shard,
+        ids=list(ids),
+        keys=np.array([document_key(id_) for id_ in ids], np.int64),
+        places=np.arange(1, n + 1),
+        hashes=as_ids(b"".join(id_.encode().ljust(16) for id_ in ids)),
+        verdicts=np.full(n, Verdict.NEW, np.uint8),
+        chunks=np.full(n, chunks, np.int32),
+        stored=np.zeros(n, np.int32),
+        known=np.zeros(n, np.bool_),
+    )
+
+
+def record(ledger: Ledger, block: Census, *rows: int) -> None:
+    ledger.record(Writes(records=[Records.of(block, np.array(rows))]))
+
+
+def test_only_a_finished_shard_that_has_not_changed_is_passed_over(ledger):
+    first = ledger.plan(listing(a="1", b="1"), b"salt")
+    assert [shard.name for shard in first.shards] == ["a", "b"]
+    record(ledger, census(first.shards[0], "x", "y"), 0, 1)
+    ledger.finish(first.shards[0])
+
+    again = ledger.plan(listing(a="1", b="1"), b"salt")
+    assert ([shard.name for shard in again.shards], again.unchanged, again.held) == (["b"], 1, 2)
+    assert [shard.name for shard in ledger.plan(listing(a="2", b="1"), b"salt").shards] == ["a", "b"]
+
+
+def test_another_way_to_read_makes_every_shard_new(ledger):
+    ledger.finish(ledger.plan(listing(a="1"), b"salt").shards[0])
+    assert ledger.plan(listing(a="1"), b"salt").shards == []
+    assert len(ledger.plan(listing(a="1"), b"pepper").shards) == 1
+    assert len(ledger.plan(listing(a="1"), b"salt", full=True).shards) == 1
+
+
+def test_what_was_under_way_when_a_run_was_killed_is_in_doubt(ledger, tmp_path):
+    (shard,) = ledger.plan(listing(a="1"), b"").shards
+    block = census(shard, "recorded", "written", chunks=3)
+    ledger.intend(block)
+    record(ledger, block, 0)
+
+    ledger.plan(listing(a="1"), b"")
+    reader = LedgerReader(str(tmp_path / "state.sqlite3"))
+    assert reader.pending(block.keys.tolist()) == {"written": 3}
+    assert [row.chunks for row in reader.rows(block.keys.tolist())["recorded"]] == [3]
+    assert ledger.orphans() == [("written", 3)]
+    ledger.forget_orphans(["written"])
+    assert ledger.pending_count() == 0
+
+
+def test_a_complete_block_leaves_nothing_in_doubt(ledger):
+    (shard,) = ledger.plan(listing(a="1"), b"").shards
+    block = census(shard, "x")
+    ledger.intend(block)
+    ledger.record(Writes(records=[Records.of(block, np.array([0]))], complete=[0]))
+    ledger.plan(listing(a="1"), b"")
+    assert ledger.pending_count() == 0
+
+
+def test_what_left_is_kept_until_it_is_deleted(ledger):
+    shards = ledger.plan(listing(a="1", b="1"), b"").shards
+    for shard, id_ in zip(shards, ("x", "y"), strict=True):
+        record(ledger, census(shard, id_), 0)
+        ledger.finish(shard)
+    ledger.plan(listing(a="1"), b"")
+    ledger.drop_gone()
+    (left,) = ledger.left()
+    assert left[1:] == ("y", 2)
+    assert ledger.totals() == (2, 4, 0)
+    ledger.forget_left([left[0]])
+    assert ledger.totals() == (1, 2, 0)
+
+
+def test_failures_of_an_earlier_reading_are_cleared_by_the_next(ledger):
+    (shard,) = ledger.plan(listing(a="1"), b"").shards
+    ledger.record(Writes(failures=[(Failure("a", 7, "bad_json", "no"), shard.key)]))
+    ledger.finish(shard)
+    assert ledger.totals()[2] == 1
+    (shard,) = ledger.plan(listing(a="2"), b"").shards
+    ledger.finish(shard)
+    assert ledger.totals()[2] == 0
+
+
+def test_a_recreation_that_was_cut_short_is_remembered(ledger):
+    ledger.set_identity("{}")
+    ledger.forget()
+    assert ledger.meta("recreate") is not None
+    ledger.set_identity("{}")
+    assert ledger.meta("recreate") is None
+
+
+def test_status_reads_the_file_alone(ledger, tmp_path):
+    (shard,) = ledger.plan(listing(a="1"), b"").shards
+    record(ledger, census(shard, "x"), 0)
+    ledger.set_identity('{"model": "m"}')
+    ledger.end_run(ledger.start_run(), "complete", "{}")
+    found = read_status(tmp_path / "state.sqlite3")
+    assert (found["documents"], found["points"], found["failures"]) == (1, 2, 0)
+    assert (found["identity"], found["state_id"]) == ({"model": "m"}, ledger.state_id)
+    assert found["last_run"]["status"] == "complete"
+
+
+@pytest.mark.parametrize("content", [b"hello", b"SQLite format 3\0" + b"x" * 100])
+def test_no_state_file(tmp_path, content):
+    path = tmp_path / "s"
+    path.write_bytes(content)
+    with ThreadPoolExecutor(1) as thread, pytest.raises(ConfigError, match="not a state file"):
+        Ledger.open(path, thread)
+    with pytest.raises(ConfigError, match="not a state file"):
+        read_status(path)
+
+
+def test_another_schema_is_refused_with_a_way_out(tmp_path):
+    path = tmp_path / "s"
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("CREATE TABLE t (x)")
+        file.execute("PRAGMA user_version = 99")
+    with ThreadPoolExecutor(1) as thread, pytest.raises(ConfigError, match=r"schema 99.*--recreate"):
+        Ledger.open(path, thread)
+
+
+def test_no_state_yet(tmp_path):
+    with pytest.raises(ConfigError, match="nothing was ingested"):
+        read_status(tmp_path / "s")
