@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,10 @@ LOWEST_COSINE = 0.999
 FEW_TOKENS = 1024
 """Smaller batches are not worth what a compiled model makes of odd sizes."""
 REFUSALS = 8
+GIVE_WAY_S = 1e-4
+"""A compiler is long calculations in Python. Each thread of the run that wants the interpreter waits so long
+for it, some hundred times a batch; with Python's usual 5 ms the run nearly stands still.
+"""
 
 
 class Compilable(Encoder, Protocol):
@@ -85,12 +90,14 @@ class CompilingEncoder:
             logger().warning("compile", error=_in_a_line(error), then="the model runs as it is")
 
     def _work(self) -> None:
-        since = time.perf_counter()
+        since, usual = time.perf_counter(), sys.getswitchinterval()
         try:
             try:
+                sys.setswitchinterval(GIVE_WAY_S)
                 self._at_work = threading.get_ident()
                 self._compiled = self._compile()
             finally:
+                sys.setswitchinterval(usual)
                 with self._lock:
                     self._at_work = None
         except _AbandonedError:
