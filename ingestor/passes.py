@@ -25,6 +25,8 @@ from ingestor.tuning import text_bytes_of
 T = TypeVar("T")
 
 BLOCK_DEPTH = 2
+PREPARED_DEPTH = 16
+"""Blocks that wait before a GPU: while the ledger records, for tenths of a second, none is let through."""
 EVENT_DEPTH = 32
 """Censuses and answers are small, and settle stops now and then to flush."""
 SORT_WINDOW_BATCHES = 64
@@ -98,7 +100,7 @@ class Pass:
         job, source = self._job, self._job.settings.source
         on_gpu = job.engine is not None and job.engine.on_gpu
         blocks: Channel[Any] = Channel(BLOCK_DEPTH)
-        chunk_blocks: Channel[ChunkBlock] = Channel(BLOCK_DEPTH)
+        chunk_blocks: Channel[ChunkBlock] = Channel(PREPARED_DEPTH if on_gpu else BLOCK_DEPTH)
         reading = read_blocks(
             self._shards,
             format=source.format,
