@@ -68,6 +68,10 @@ class Profile:
     def watch(self, device: Device) -> Device:
         """The device, with a range around all that its launch thread issues for a batch."""
         self._device = device
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its messages would mix with ours
+        if not self._under_nsight:
+            with self._torch_profiler():
+                pass  # it sets itself up once, and complains in any thread but the one that imported torch
         return cast("Device", _WatchedDevice(device, self))
 
     def span(self, stage: str) -> Span:
@@ -115,15 +119,11 @@ class Profile:
 
     def _begin(self) -> None:
         import torch
-        from torch.profiler import ProfilerActivity, profile
 
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its messages would mix with ours
-        on_gpu = self._on_gpu
-        if "NSYS_PROFILING_SESSION_ID" not in os.environ:  # only one of the two can watch the GPU
-            activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
-            self._recorder = profile(activities=activities, acc_events=True)  # else it warns of lost ones
+        if not self._under_nsight:
+            self._recorder = self._torch_profiler()
             self._recorder.start()
-        if on_gpu:
+        if self._on_gpu:
             torch.cuda.cudart().cudaProfilerStart()  # type: ignore[no-untyped-call]
         self.recording = True
 
@@ -139,6 +139,17 @@ class Profile:
             torch.cuda.cudart().cudaProfilerStop()  # type: ignore[no-untyped-call]
         if self._recorder is not None:
             self._recorder.stop()
+
+    def _torch_profiler(self) -> Any:
+        from torch.profiler import ProfilerActivity, profile
+
+        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * self._on_gpu
+        return profile(activities=activities, acc_events=True)  # else it warns of lost ones
+
+    @property
+    def _under_nsight(self) -> bool:
+        """Then torch's own profiler stays off: only one of them can watch the GPU."""
+        return "NSYS_PROFILING_SESSION_ID" in os.environ
 
     @property
     def _on_gpu(self) -> bool:
