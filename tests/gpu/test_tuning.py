@@ -29,6 +29,7 @@ pytestmark = [
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore")  # compilers use what is deprecated
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 async def test_compiled_is_eager(tmp_path: Path, family: str) -> None:
     save_model(tmp_path, family, gentle=True)
