@@ -56,7 +56,8 @@ async def _commit(
     await delete_points(sinks, surplus, tally)
     if written or surplus:
         await sinks.flush()
-    await loop.run_in_executor(ledger.thread, ledger.record, writes)
+    for part in writes.parts():
+        await loop.run_in_executor(ledger.thread, ledger.record, part)
     for census in book.take_ends():
         assert census.end is not None
         name = census.shard.name

@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 from ingestor.records import Census, Failure, Int32s, Int64s, UInt8s, Verdict
 
+PART_ROWS = 4_096
+"""Some 15 ms of work for the ledger's thread: what a block of new documents may have to wait for."""
+
 
 @dataclass(slots=True)
 class Records:
@@ -87,6 +90,17 @@ class Writes:
 
     def __len__(self) -> int:
         return sum(map(len, self.records))
+
+    def parts(self) -> Iterator[Writes]:
+        """The same in transactions of moderate size, between which others get their turn at the ledger."""
+        self.owners()  # whichever part a record comes into, only the last with its id has the points
+        start = held = 0
+        for stop, records in enumerate(self.records, 1):
+            held += len(records)
+            if held >= PART_ROWS:
+                yield Writes(records=self.records[start:stop])
+                start, held = stop, 0
+        yield Writes(self.records[start:], self.failures, self.doubtful, self.complete)
 
     def owners(self) -> list[tuple[int, str]]:
         """Key and id of documents whose other records must lose their chunks; those here lose them now."""
