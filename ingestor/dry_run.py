@@ -27,12 +27,19 @@ class Nowhere:
 
 
 async def write_chunks(
-    blocks: AsyncIterator[ChunkBlock], *, file: Path | None
+    blocks: AsyncIterator[ChunkBlock], *, file: Path | None, written: set[str]
 ) -> AsyncGenerator[Applied, None]:
-    """Write each chunk as a JSON line, in reading order, and take it for stored."""
-    with (file or Path(os.devnull)).open("wb") as out:
+    """Write each chunk as a JSON line, in reading order, and take it for stored.
+
+    Args:
+        file: None writes nothing.
+        written: shards that earlier passes of this run wrote, losers included; this one's are added.
+    """
+    earlier = frozenset(written)
+    with (file or Path(os.devnull)).open("ab" if earlier else "wb") as out:
         async for block in blocks:
-            if file:
+            written.add(block.shard)
+            if file and block.shard not in earlier:
                 await asyncio.to_thread(out.write, _lines(block))
             yield Applied(block.points.documents)
 

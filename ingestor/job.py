@@ -59,6 +59,7 @@ class Job:
     engine: Engine | None = None
     profile: Profile | None = None
     tally: Tally = field(default_factory=Tally)
+    written: set[str] = field(default_factory=set)
     times: dict[str, StageTime] = field(default_factory=dict)
 
     async def in_ledger(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
