@@ -253,9 +253,7 @@ def refuse_unbuilt(settings: Settings) -> None:
     """
     qdrant, source, metrics = settings.qdrant, settings.source, settings.metrics
     unbuilt = [
-        ("source.format", source.format in ("csv", "tsv", "parquet") and source.format),
         ("source.paths", next((path for path in source.paths if "://" in path), None)),
-        ("source.oversized", source.oversized == "trim" and "trim"),
         ("qdrant.alias", qdrant.alias),
         ("qdrant.bulk", qdrant.bulk == "on" and "on"),
         ("metrics.port", metrics.port),

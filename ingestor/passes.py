@@ -82,7 +82,7 @@ class Pass:
                 self._start(
                     group,
                     "write",
-                    write_chunks(chunk_blocks, file=job.options.chunks),
+                    write_chunks(chunk_blocks, file=job.options.chunks, written=job.written),
                     chunk_blocks,
                     self._events,
                 )
@@ -104,6 +104,7 @@ class Pass:
         reading = read_blocks(
             self._shards,
             format=source.format,
+            fields=wiring.fields_of(job.settings),
             block_bytes=engine.GPU_BLOCK_BYTES if on_gpu else engine.CPU_BLOCK_BYTES,
             max_line_bytes=source.max_line_bytes,
             unpack=job.unpack,

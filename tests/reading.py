@@ -19,6 +19,7 @@ async def read_shards(
     shards: Sequence[Shard],
     *,
     format: str = "auto",  # noqa: A002
+    fields: Fields = FIELDS,
     block_bytes: int = 1 << 18,
     max_line_bytes: int = 1 << 26,
     ahead: int = 4,
@@ -29,6 +30,7 @@ async def read_shards(
             blocks = read_blocks(
                 shards,
                 format=format,
+                fields=fields,
                 block_bytes=block_bytes,
                 max_line_bytes=max_line_bytes,
                 unpack=unpack,
@@ -68,7 +70,7 @@ async def read_paths(
     listing = list_shards([str(path) for path in paths])
     reading = Reading(warnings=listing.warnings)
     for block in await read_shards(
-        listing.shards, format=format, block_bytes=block_bytes, max_line_bytes=max_line_bytes
+        listing.shards, format=format, fields=fields, block_bytes=block_bytes, max_line_bytes=max_line_bytes
     ):
         reading.failures += block.failures
         if block.end:

@@ -265,7 +265,6 @@ class TestMistakes:
 @pytest.mark.parametrize(
     ("override", "name"),
     [
-        ("source.format=parquet", "source.format"),
         ("source.paths=[a, 's3://b/c']", "source.paths"),
         ("qdrant.alias=live", "qdrant.alias"),
         ("qdrant.bulk=on", "qdrant.bulk"),

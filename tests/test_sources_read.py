@@ -17,7 +17,7 @@ from ingestor.records import Shard
 from ingestor.sources.cutting import Limits
 from ingestor.sources.listing import list_shards
 from ingestor.sources.read import PIECE_BYTES, _read_shard, open_shard, read_blocks
-from tests.reading import read_paths, read_shards
+from tests.reading import FIELDS, read_paths, read_shards
 
 
 def lines(start: int, count: int, text: str = "Some text.") -> bytes:
@@ -63,6 +63,7 @@ async def test_a_stop_ends_without_the_end_of_a_shard(tmp_path: Path) -> None:
         reading = read_blocks(
             shards_of(tmp_path),
             format="jsonl",
+            fields=FIELDS,
             block_bytes=1000,
             max_line_bytes=1000,
             unpack=unpack,
@@ -82,6 +83,7 @@ async def test_closing_in_the_middle_leaves_no_file_open(tmp_path: Path) -> None
         reading = read_blocks(
             shards_of(tmp_path),
             format="jsonl",
+            fields=FIELDS,
             block_bytes=1 << 16,
             max_line_bytes=1 << 16,
             unpack=unpack,
@@ -116,7 +118,7 @@ async def test_what_is_gone_or_no_file_any_more_is_an_error_of_its_shard(tmp_pat
 async def test_a_file_in_the_place_of_another_is_not_read_on(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(lines(0, 30_000, text="x" * 50))
-    opened = open_shard(shards_of(tmp_path)[0], "jsonl", Limits(1 << 16, 1 << 16))
+    opened = open_shard(shards_of(tmp_path)[0], "jsonl", Limits(1 << 16, 1 << 16), FIELDS)
     (tmp_path / "new").write_bytes(path.read_bytes())
     (tmp_path / "new").rename(path)
     with ThreadPoolExecutor(1) as unpack:
@@ -187,10 +189,14 @@ async def test_half_a_character_at_the_end_is_still_being_written(tmp_path: Path
         ("a.jsonl", b"", []),
         ("a.csv", b"", []),
         ("a.parquet", b"", ["corrupt_input"]),
-        ("a.jsonl", b"PAR1 and more", ["wrong_format"]),
+        ("a.parquet", b"id,text\n1,a\n", ["wrong_format"]),
+        ("a.jsonl", b"PAR1 and more", ["corrupt_input"]),
+        ("a.jsonl", gzip.compress(b"PAR1 and more"), ["wrong_format"]),
         ("a.jsonl", b"\xfd7zXZ\0...", ["wrong_format"]),
         ("a.bin", b"what is this?", ["wrong_format"]),
-        ("a.csv", b"id,text\n1,a\n", ["wrong_format"]),
+        ("a.csv", b"id,text\n1,a\n", []),
+        ("a.tsv", b"id\ttext\n1\ta\n", []),
+        ("a.xml", b"<other></other>", ["wrong_format"]),
         ("a.html", b"<!DOCTYPE html><p>", ["wrong_format"]),
         ("a.txt", b"Plain text.", []),
         ("a.bin", b'\n {"id": 1, "text": "a record, whatever the name"}\n', []),

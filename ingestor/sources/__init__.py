@@ -1,6 +1,7 @@
 """What a shard is: paths to shards, bytes to blocks of whole records, blocks to documents.
 
 A format is a module with `splitter` (unpacked bytes to blocks), `documents` (a block's records) and `prose`.
+Parquet has its index at the end of the file: `Feed` lets it read the file itself.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from ingestor.records import Document, Failure, RawBlock, Skipped
-from ingestor.sources import jsonl, mediawiki, text
+from ingestor.sources import csv, jsonl, mediawiki, parquet, text, tsv
 from ingestor.sources.cutting import Limits, Splitter
 from ingestor.sources.fields import Fields
 
@@ -19,8 +20,8 @@ __all__ = ["FORMATS", "Fields", "Format", "documents", "prose"]
 class Format(Protocol):
     """What a format's module gives."""
 
-    def splitter(self, shard: str, limits: Limits) -> Splitter:
-        """Make what cuts one shard's unpacked bytes into blocks of whole records."""
+    def splitter(self, shard: str, limits: Limits, fields: Fields) -> Splitter:
+        """Make what cuts one shard's unpacked bytes into blocks of whole records; may raise SourceError."""
 
     def documents(self, block: RawBlock, fields: Fields) -> Iterator[Document | Failure | Skipped]:
         """Parse a block's records, in order."""
@@ -29,7 +30,14 @@ class Format(Protocol):
         """Turn a document's text into what is chunked."""
 
 
-FORMATS: dict[str, Format] = {"jsonl": jsonl, "text": text, "mediawiki": mediawiki}
+FORMATS: dict[str, Format] = {
+    "jsonl": jsonl,
+    "csv": csv,
+    "tsv": tsv,
+    "parquet": parquet,
+    "text": text,
+    "mediawiki": mediawiki,
+}
 
 
 def documents(block: RawBlock, fields: Fields) -> Iterator[Document | Failure | Skipped]:

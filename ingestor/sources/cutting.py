@@ -55,6 +55,12 @@ def shard_end(broken: SourceError | None) -> ShardEnd:
     return ShardEnd(broken is None, ((broken.kind, broken.detail),) if broken else ())
 
 
+def too_long(shard: str, place: int, size: int, limits: Limits, offset: int | None = None) -> Failure:
+    """A record of `size` bytes, which are too many."""
+    detail = f"{size:,} bytes, more than max_line_bytes ({limits.max_record_bytes:,})"
+    return Failure(shard, place, "line_too_long", detail, offset=offset)
+
+
 class Cutter:
     """Cuts after a record's end, keeping every byte in order; holds no more than one block or one record.
 
@@ -62,17 +68,19 @@ class Cutter:
         shard: its name, for failures.
         end: the bytes that end a record.
         limits: a record of more than `max_record_bytes` is dropped as it comes in: `line_too_long`.
+        place: of the first record.
+        offset: of the first record, in bytes.
     """
 
-    def __init__(self, shard: str, end: bytes, limits: Limits) -> None:
+    def __init__(self, shard: str, end: bytes, limits: Limits, place: int = 1, offset: int = 0) -> None:
         self._shard = shard
         self._end = end
         self._limits = limits
         self._held = bytearray()
         self._searched = 0  # no record ends before this position of `_held`
         self._dropped = 0  # bytes gone of the over-long record that is passing by
-        self._place = 1
-        self._offset = 0
+        self._place = place
+        self._offset = offset
         self._failures: list[Failure] = []
 
     def push(self, data: bytes) -> Iterator[Cut]:
@@ -162,7 +170,6 @@ class Cutter:
         return True
 
     def _refuse(self, size: int) -> None:
-        detail = f"{size:,} bytes, more than max_line_bytes ({self._limits.max_record_bytes:,})"
-        self._failures.append(Failure(self._shard, self._place, "line_too_long", detail, offset=self._offset))
+        self._failures.append(too_long(self._shard, self._place, size, self._limits, self._offset))
         self._place += 1
         self._offset += size

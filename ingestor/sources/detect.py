@@ -7,7 +7,7 @@ import re
 from pathlib import PurePath
 
 from ingestor.errors import SourceError
-from ingestor.sources import jsonl
+from ingestor.sources import jsonl, parquet
 
 HEAD_BYTES = 4096
 """Unpacked bytes that are looked at."""
@@ -23,7 +23,6 @@ UNMARKED_XML = ((b"<\0?\0", "utf-16-le"), (b"\0<\0?", "utf-16-be"))
 DECLARED = re.compile(rb"""\s*<\?xml[^>]*\bencoding\s*=\s*["']([\w.:-]+)""")
 EXPORT = re.compile(rb"<mediawiki[\s>]")
 FOREIGN = (
-    (b"PAR1", "a Parquet file"),
     (b"PK\x03\x04", "a zip archive"),
     (b"\xfd7zXZ\0", "an xz stream"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
@@ -84,14 +83,19 @@ def format_of(head: bytes, name: str, asked: str) -> str:
     Raises:
         SourceError: wrong_format, naming what was seen; corrupt_input for an empty Parquet file.
     """
-    seen = next((what for magic, what in FOREIGN if head.startswith(magic)), None)
+    if parquet.begins(head) and asked in ("auto", "parquet"):
+        return "parquet"
+    seen = "a Parquet file" if parquet.begins(head) else None
+    seen = seen or next((what for magic, what in FOREIGN if head.startswith(magic)), None)
     if seen:
         raise SourceError("wrong_format", f"{seen}, not {'text' if asked == 'auto' else asked}")
     if asked == "mediawiki" and head.strip() and not EXPORT.search(head):
         raise SourceError("wrong_format", f"no <mediawiki> at its beginning: {_shown(head)}")
+    if asked == "parquet":
+        raise _no_parquet(head)
     if asked != "auto":
         return asked
-    if EXPORT.search(head):
+    if head.lstrip().startswith(b"<") and EXPORT.search(head):
         return "mediawiki"
     return "jsonl" if _begins_with_record(head) else _by_name(head, name)
 
@@ -109,12 +113,19 @@ def _by_name(head: bytes, name: str) -> str:
     if path.suffix in PACKED_SUFFIXES:
         path = path.with_suffix("")
     found = SUFFIXES.get(path.suffix)
-    if found == "parquet" and not head:
-        raise SourceError("corrupt_input", "an empty file has no Parquet footer")
-    if found in ("jsonl", "text") or (found != "parquet" and not head.strip()):
-        return found if found in ("jsonl", "text") else "text"
-    what = f"{found} by its name, which is" if found else "a format that is"
-    raise SourceError("wrong_format", f"{what} not known here; it begins with {_shown(head)}")
+    if found == "parquet":
+        raise _no_parquet(head)
+    if found == "mediawiki" and head.strip():
+        raise SourceError("wrong_format", f"no <mediawiki> at its beginning: {_shown(head)}")
+    if found is None and head.strip():
+        raise SourceError("wrong_format", f"neither content nor name tell what it is: {_shown(head)}")
+    return found or "text"
+
+
+def _no_parquet(head: bytes) -> SourceError:
+    if not head:
+        return SourceError("corrupt_input", "an empty file has no Parquet footer")
+    return SourceError("wrong_format", f"no Parquet file: it begins with {_shown(head)}")
 
 
 def _shown(head: bytes) -> str:

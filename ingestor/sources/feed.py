@@ -6,11 +6,12 @@ from codecs import IncrementalDecoder
 from collections.abc import Iterator
 
 from ingestor.errors import SourceError
-from ingestor.records import ShardEnd
-from ingestor.sources import FORMATS
+from ingestor.records import Shard, ShardEnd
+from ingestor.sources import FORMATS, parquet
 from ingestor.sources.compression import Unpacker, packing_of
 from ingestor.sources.cutting import Cut, Limits, Splitter, shard_end
 from ingestor.sources.detect import HEAD_BYTES, decoder_of, encoding_of, format_of
+from ingestor.sources.fields import Fields
 
 LEAST_STEP_BYTES = 64 << 10
 
@@ -19,16 +20,23 @@ class Feed:
     """Cuts one shard, piece by piece; not for several threads at once.
 
     Args:
-        shard: its name.
+        shard: the shard.
         format: as asked; `auto` finds out.
         limits: of blocks and records.
+        fields: what records have to have.
+
+    Attributes:
+        format: what the first bytes tell.
+        reads_file: the first piece gives all blocks; no other is wanted.
     """
 
-    def __init__(self, shard: str, format: str, limits: Limits) -> None:  # noqa: A002
-        self.format = "text"  # until the first bytes tell
+    def __init__(self, shard: Shard, format: str, limits: Limits, fields: Fields) -> None:  # noqa: A002
+        self.format = "text"
+        self.reads_file = False
         self._asked = format
         self._shard = shard
         self._limits = limits
+        self._fields = fields
         self._unpacker: Unpacker | None = None
         self._packed = False
         self._head = b""
@@ -45,12 +53,18 @@ class Feed:
             packing = packing_of(piece)
             self._packed = packing is not None
             self._unpacker = Unpacker(packing, max(self._limits.block_bytes, LEAST_STEP_BYTES))
+            if parquet.begins(piece) and format_of(piece, self._shard.name, self._asked) == "parquet":
+                self.format, self.reads_file = "parquet", True
+                yield from parquet.read_file(self._shard, self._limits, self._fields)
+                return
         for data in self._unpacker.push(piece):
             yield from self._decoded(data)
 
     def finish(self, broken: SourceError | None = None) -> tuple[list[Cut], ShardEnd]:
         """Give what is left at the end of the file, or where it broke off."""
         cuts: list[Cut] = []
+        if self.reads_file:
+            return cuts, shard_end(broken)
         try:
             if self._splitter is None:
                 cuts += self._begin()
@@ -78,11 +92,9 @@ class Feed:
         encoding, mark_bytes = encoding_of(self._head)
         self._decoder = decoder_of(encoding)
         head, self._head = self._utf8(self._head[mark_bytes:]), b""
-        found = format_of(head[:HEAD_BYTES], self._shard, self._asked)
-        if found not in FORMATS:
-            raise SourceError("wrong_format", f"{found} is not read yet")
+        found = format_of(head[:HEAD_BYTES], self._shard.name, self._asked)
         self.format = found
-        self._splitter = FORMATS[found].splitter(self._shard, self._limits)
+        self._splitter = FORMATS[found].splitter(self._shard.name, self._limits, self._fields)
         yield from self._splitter.push(head)
 
     def _utf8(self, data: bytes, *, final: bool = False) -> bytes:

@@ -21,7 +21,7 @@ MAX_DIGITS = 4_000
 class Lines:
     """A `Splitter` that cuts at line ends."""
 
-    def __init__(self, shard: str, limits: Limits) -> None:
+    def __init__(self, shard: str, limits: Limits, fields: Fields) -> None:
         self._cutter = Cutter(shard, b"\n", limits)
 
     def push(self, data: bytes) -> Iterator[Cut]:

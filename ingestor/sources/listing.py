@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import stat
@@ -100,7 +101,8 @@ class _Found:
         try:
             status = os.stat(path)
         except OSError as error:
-            kind = "vanished" if isinstance(error, FileNotFoundError) else "unreadable"
+            kinds = {errno.ENOENT: "vanished", errno.ELOOP: "not_a_file"}
+            kind = kinds.get(error.errno or 0, "unreadable")
             self.odd.append((path, kind, error.strerror or str(error)))
             return
         if not stat.S_ISREG(status.st_mode):

@@ -33,7 +33,7 @@ CANONICAL = frozenset(
 class Pages:
     """A `Splitter` that cuts behind pages, and puts the export's list of namespaces before each block."""
 
-    def __init__(self, shard: str, limits: Limits) -> None:
+    def __init__(self, shard: str, limits: Limits, fields: Fields) -> None:
         self._cutter = Cutter(shard, PAGE_END, limits)
         self._namespaces: bytes | None = None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import Executor, Future
@@ -17,6 +16,8 @@ from ingestor.errors import SourceError
 from ingestor.records import RawBlock, Shard, ShardEnd
 from ingestor.sources.cutting import Cut, Limits
 from ingestor.sources.feed import Feed
+from ingestor.sources.fields import Fields
+from ingestor.sources.files import open_regular
 from ingestor.sources.listing import fingerprint_of
 
 PIECE_BYTES = 1 << 20
@@ -30,7 +31,7 @@ class Opening:
         feed: what cuts it.
         first: its first block, if the first piece fills one.
         cuts: the further blocks of the first piece.
-        whole: the first piece was the whole file.
+        whole: no further piece is wanted.
         inode: of the file that the first piece is from.
         broken: why there is no more to come, if there is a reason.
     """
@@ -48,6 +49,7 @@ async def read_blocks(
     shards: Sequence[Shard],
     *,
     format: str,  # noqa: A002
+    fields: Fields,
     block_bytes: int,
     max_line_bytes: int,
     unpack: Executor,
@@ -62,6 +64,7 @@ async def read_blocks(
     Args:
         shards: read in this order.
         format: of all shards, or `auto`.
+        fields: what records have to have, where the beginning of a shard tells; and columns to be read.
         block_bytes: unpacked bytes that a block aims at.
         max_line_bytes: a longer record is refused, and not kept in memory.
         unpack: threads that unpack and split.
@@ -75,7 +78,7 @@ async def read_blocks(
     try:
         while True:
             while len(opening) < ahead and (shard := next(waiting, None)):
-                opening.append(unpack.submit(open_shard, shard, format, limits))
+                opening.append(unpack.submit(open_shard, shard, format, limits, fields))
             if not opening:
                 return
             opened = await asyncio.wrap_future(opening.popleft())
@@ -90,15 +93,16 @@ async def read_blocks(
             future.cancel()
 
 
-def open_shard(shard: Shard, format: str, limits: Limits) -> Opening:  # noqa: A002
+def open_shard(shard: Shard, format: str, limits: Limits, fields: Fields) -> Opening:  # noqa: A002
     """Read a shard's first piece and cut its first block."""
-    feed = Feed(shard.name, format, limits)
+    feed = Feed(shard, format, limits, fields)
     try:
-        with open(shard.path, "rb", opener=_open_file) as file:
+        with open(shard.path, "rb", opener=open_regular) as file:
             inode = os.fstat(file.fileno()).st_ino
             piece = file.read(PIECE_BYTES)  # less only at the end of the file
         cuts = feed.push(piece)
-        return Opening(shard, feed, next(cuts, None), cuts, len(piece) < PIECE_BYTES, inode)
+        first = next(cuts, None)
+        return Opening(shard, feed, first, cuts, feed.reads_file or len(piece) < PIECE_BYTES, inode)
     except (SourceError, OSError) as error:
         return Opening(shard, feed, None, iter(()), True, 0, _told(error))
 
@@ -134,7 +138,7 @@ async def _cut_shard(opened: Opening, unpack: Executor, stop: asyncio.Event) -> 
             yield cut
     if opened.whole:
         return
-    async with aiofiles.open(opened.shard.path, "rb", buffering=0, opener=_open_file) as file:
+    async with aiofiles.open(opened.shard.path, "rb", buffering=0, opener=open_regular) as file:
         if os.fstat(file.fileno()).st_ino != opened.inode:
             raise SourceError("vanished", "another file took its place while it was read")
         await file.seek(PIECE_BYTES)
@@ -146,19 +150,6 @@ async def _cut_shard(opened: Opening, unpack: Executor, stop: asyncio.Event) -> 
 
 def _block(opened: Opening, cut: Cut) -> RawBlock:
     return RawBlock(0, opened.shard, opened.feed.format, cut.place, cut.offset, cut.data, cut.failures)
-
-
-def _open_file(path: str, flags: int) -> int:
-    """Open a file that was a regular one when it was listed; a pipe in its place must not hold us up.
-
-    Raises:
-        SourceError: not_a_file.
-    """
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise SourceError("not_a_file", "no regular file any more")
-    return descriptor
 
 
 def _told(error: SourceError | OSError) -> SourceError:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ingestor.errors import SourceError
 from ingestor.records import Document, Failure, RawBlock, ShardEnd, Skipped
-from ingestor.sources.cutting import Cut, Limits, shard_end
+from ingestor.sources.cutting import Cut, Limits, shard_end, too_long
 from ingestor.sources.fields import Fields
 from ingestor.sources.values import VISIBLE
 
@@ -14,15 +14,15 @@ from ingestor.sources.values import VISIBLE
 class WholeFile:
     """A `Splitter` that keeps the file together; holds it, up to the limit of a record."""
 
-    def __init__(self, shard: str, limits: Limits) -> None:
+    def __init__(self, shard: str, limits: Limits, fields: Fields) -> None:
         self._shard = shard
-        self._limit = limits.max_record_bytes
+        self._limits = limits
         self._held = bytearray()
         self._size = 0
 
     def push(self, data: bytes) -> Iterator[Cut]:
         self._size += len(data)
-        if self._size <= self._limit:
+        if self._size <= self._limits.max_record_bytes:
             self._held += data
         else:
             self._held.clear()
@@ -33,9 +33,8 @@ class WholeFile:
         if broken or not self._size:
             return [], end
         failures: tuple[Failure, ...] = ()
-        if self._size > self._limit:
-            detail = f"{self._size:,} bytes, more than max_line_bytes ({self._limit:,})"
-            failures = (Failure(self._shard, 1, "line_too_long", detail, offset=0),)
+        if self._size > self._limits.max_record_bytes:
+            failures = (too_long(self._shard, 1, self._size, self._limits, 0),)
         return [Cut(1, 0, bytes(self._held), failures)], end
 
 

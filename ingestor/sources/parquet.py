@@ -1,0 +1,172 @@
+"""Parquet: a record a row. Read row group by row group, only the columns asked for.
+
+A block is some rows as an Arrow stream; Arrow is loaded where a shard needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ingestor.errors import SourceError
+from ingestor.records import Document, Failure, RawBlock, Shard, Skipped
+from ingestor.sources.cutting import Cut, Limits, Splitter, too_long
+from ingestor.sources.fields import Fields, document, find
+from ingestor.sources.files import open_regular
+from ingestor.sources.values import RecordError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+MAGICS = (b"PAR1", b"PARE")
+"""How a file begins, plain or encrypted."""
+MOST_ROWS = 4096
+"""Rows unpacked at once: many may share one long text, of which the file's sizes say nothing."""
+BUFFER_BYTES = 1 << 20
+
+
+def begins(head: bytes) -> bool:
+    """Whether a file that begins so is a Parquet file."""
+    return head.startswith(MAGICS)
+
+
+def splitter(shard: str, limits: Limits, fields: Fields) -> Splitter:
+    """Refuse what arrives as a stream: the index of a Parquet file is at its end."""
+    raise SourceError("wrong_format", "a Parquet file that is packed once more; unpack it first")
+
+
+def read_file(shard: Shard, limits: Limits, fields: Fields) -> Iterator[Cut]:
+    """Give the rows of a file in blocks; holds some thousand rows at a time.
+
+    Raises:
+        SourceError: missing_column, unsupported_type, corrupt_input or unreadable (encrypted).
+    """
+    with _told():
+        from pyarrow import parquet as pq
+
+        from ingestor.sources.columns import chosen_columns, plain
+
+        with (
+            open(shard.path, "rb", opener=open_regular) as raw,
+            pq.ParquetFile(raw, page_checksum_verification=True, buffer_size=BUFFER_BYTES) as file,
+        ):
+            columns = chosen_columns(file.schema_arrow, fields)
+            place = 1
+            for group in range(file.num_row_groups):
+                size = _batch_rows(file.metadata.row_group(group), columns, limits.block_bytes)
+                for batch in file.iter_batches(size, [group], columns, use_threads=False):
+                    yield from _cuts(plain(batch), place, shard.name, limits)
+                    place += len(batch)
+
+
+def _batch_rows(group: pq.RowGroupMetaData, columns: list[str] | None, block_bytes: int) -> int:
+    """How many rows of a group fill a block, by their mean size."""
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    names = None if columns is None else {name.partition(".")[0] for name in columns}
+    size = sum(
+        chunk.total_uncompressed_size
+        for chunk in chunks
+        if names is None or chunk.path_in_schema.partition(".")[0] in names
+    )
+    rows: int = block_bytes * group.num_rows // max(size, 1)
+    return max(1, min(MOST_ROWS, rows))
+
+
+def _cuts(rows: pa.RecordBatch, place: int, shard: str, limits: Limits) -> Iterator[Cut]:
+    """Split rows until each part fits a block, or is one row."""
+    count = len(rows)
+    if count > 1 and rows.nbytes > limits.block_bytes:
+        yield from _cuts(rows.slice(0, count // 2), place, shard, limits)
+        yield from _cuts(rows.slice(count // 2), place + count // 2, shard, limits)
+    elif rows.nbytes > limits.max_record_bytes:
+        yield Cut(place, 0, b"", (too_long(shard, place, rows.nbytes, limits),))
+    elif count:
+        yield Cut(place, 0, _packed(rows))
+
+
+def _packed(rows: pa.RecordBatch) -> bytes:
+    import pyarrow as pa
+
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, rows.schema) as stream:
+        stream.write_batch(rows)
+    packed: bytes = out.getvalue().to_pybytes()
+    return packed
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say in one way what Arrow says in many.
+
+    Raises:
+        SourceError: corrupt_input, unsupported_type, or unreadable for what is encrypted.
+        OSError: of the operating system.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    except pa.ArrowNotImplementedError as error:
+        raise SourceError("unsupported_type", _line(error)) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise _unreadable(error) from error
+    except (pa.ArrowException, ValueError, LookupError, ArithmeticError, MemoryError, RuntimeError) as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> SourceError:
+    if "crypt" in str(error):
+        return SourceError(
+            "unreadable", f"an encrypted Parquet file, for which there is no key: {_line(error)}"
+        )
+    return SourceError("corrupt_input", _line(error))
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def documents(block: RawBlock, fields: Fields) -> Iterator[Document | Failure | Skipped]:
+    """Make each row's document; one that cannot be a document is a Failure with its row."""
+    import pyarrow as pa
+
+    from ingestor.sources.columns import python_values
+
+    shard, place = block.shard.name, block.place
+    with pa.ipc.open_stream(block.data) as stream:
+        rows = stream.read_next_batch()
+    names = rows.schema.names
+    values = [python_values(column) for column in rows.columns]
+    raw = any(escaped for _, escaped in values)
+    for row in zip(*(column for column, _ in values), strict=True):
+        record = dict(zip(names, row, strict=True))
+        try:
+            if raw:
+                _check_encoding(record, fields)
+            yield document(record, fields, shard, place, exact=True)
+        except RecordError as error:
+            yield Failure(shard, place, error.kind, error.detail, error.document)
+        place += 1
+
+
+def _check_encoding(record: dict[str, Any], fields: Fields) -> None:
+    """Refuse bytes in text and id that are no UTF-8; in metadata each is replaced, and counted."""
+    for path in (*fields.text, *([fields.id] if fields.id is not None else [])):
+        value = find(record, path)
+        if type(value) is not str or value.isascii():
+            continue
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            byte = len(value[: error.start].encode()) + 1
+            code = ord(value[error.start]) & 0xFF
+            raise RecordError("bad_encoding", f"byte {byte} of {path} (0x{code:02x}) is no UTF-8") from None
+
+
+def prose(text: str) -> str:
+    """The text is prose already."""
+    return text
