@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
-import signal
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 
+from ingestor import wiring
 from ingestor.account import begin_account, fill_account
 from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import Nowhere
-from ingestor.errors import ConfigError, WorkerDiedError
+from ingestor.errors import ConfigError, IngestorError, WorkerDiedError
 from ingestor.identity import salt_of
 from ingestor.job import Job, OpenPool, check_identity, open_job, open_sinks
-from ingestor.passes import read_shards
+from ingestor.passes import open_encoder, read_shards
 from ingestor.report import Report
 from ingestor.settle import Sinks, delete_points
 from ingestor.sink.pool import SinkPool
 from ingestor.telemetry import Progress
+
+DELETED_AT_ONCE = 10_000
+"""Documents; a stop is looked for between them."""
 
 
 async def run(
@@ -56,38 +58,51 @@ async def run(
         run_id = await job.in_ledger(job.ledger.start_run)
         try:
             await _work(job, report)
-        finally:
-            await fill_account(job, report, time.monotonic() - started)
-            await job.in_ledger(job.ledger.end_run, run_id, report.status, report.to_json())
+        except BaseException:
+            with suppress(IngestorError):  # what ended the run counts, not that the state file fails, too
+                await _close_account(job, report, run_id, time.monotonic() - started)
+            raise
+        await _close_account(job, report, run_id, time.monotonic() - started)
     report.seconds = time.monotonic() - started
     return report
+
+
+async def _close_account(job: Job, report: Report, run_id: int, seconds: float) -> None:
+    await fill_account(job, report, seconds)
+    try:
+        report.close(tolerate=job.settings.failures.tolerate)
+    finally:
+        await job.in_ledger(job.ledger.end_run, run_id, report.status, report.to_json())
 
 
 def kill_workers() -> None:
     """End all worker processes at once, also one that is inside a long call."""
     for child in multiprocessing.active_children():
         with suppress(ProcessLookupError):
-            os.kill(child.pid or 0, signal.SIGKILL)
+            child.kill()
 
 
 async def _work(job: Job, report: Report) -> None:
     """Plan, read what is new, sort out what left, and close the account."""
     ledger, tally, options = job.ledger, job.tally, job.options
     await check_identity(job)
-    if not job.listing.shards and not (
-        job.settings.source.sync == "mirror" and (await job.in_ledger(ledger.totals))[0]
+    if not job.listing.shards and (
+        job.settings.source.sync == "append" or await job.in_ledger(ledger.is_empty)
     ):
         raise ConfigError(f"source.paths: no shard matches {', '.join(job.settings.source.paths)}")
-    salt = salt_of(job.identity["record"])
-    plan = await job.in_ledger(ledger.plan, job.listing.shards, salt, full=options.full)
+    if options.recreate:
+        await open_encoder(job, job.listing.shards)  # the last thing that may refuse the run
+        # The ledger forgets first: the other way round, a crash between the two would hide the loss.
+        await job.in_ledger(ledger.forget)
+    reading = salt_of(wiring.reading_of(job.settings, job.identity["record"]))
+    plan = await job.in_ledger(ledger.plan, job.listing.shards, reading, full=options.full)
     begin_account(job, report, plan)
     await read_shards(job, plan.shards)
-    whole = not job.stop.is_set() and options.limit is None
-    if whole:
+    if options.limit is None and not job.stop.is_set():
         await _sort_out(job)
-        if not tally.shard_errors:
+        if not tally.shard_errors and not job.stop.is_set():
             await _delete_left(job, report)
-    if job.sinks and tally.points:
+    if job.sinks and tally.points and not job.stop.is_set():
         await _build_index(job, job.sinks)
     report.status = "stopped" if job.stop.is_set() else "complete"
 
@@ -109,26 +124,22 @@ async def _sort_out(job: Job) -> None:
 async def _delete_left(job: Job, report: Report) -> None:
     """Under `mirror`, delete what left the source; else say how much it is."""
     source, documents = job.settings.source, report.documents
-    orphans = await job.in_ledger(job.ledger.orphans)
-    if orphans:  # half written by an interrupted run, and gone from the source since
-        await _delete(job, orphans)
+    while not job.stop.is_set() and (orphans := await job.in_ledger(job.ledger.orphans, DELETED_AT_ONCE)):
+        await _delete(job, orphans)  # half written by an interrupted run, and gone from the source since
         await job.in_ledger(job.ledger.forget_orphans, [id_ for id_, _ in orphans])
-    left = await job.in_ledger(job.ledger.left)
+    count = await job.in_ledger(job.ledger.count_left)
     if source.sync == "append":
-        documents.left = len(left)
+        documents.left = count
         return
-    total = (await job.in_ledger(job.ledger.totals))[0]
-    allowed = job.options.allow_deletes or (
-        job.listing.shards and len(left) <= source.max_delete_fraction * total
-    )
-    if not left:
+    total = (await job.in_ledger(job.ledger.totals))[0] if count else 0
+    few = job.listing.shards and count <= source.max_delete_fraction * total
+    if not few and not job.options.allow_deletes:
+        documents.withheld = count
         return
-    if not allowed:
-        documents.withheld = len(left)
-        return
-    await _delete(job, [(id_, chunks) for _, id_, chunks in left])
-    await job.in_ledger(job.ledger.forget_left, [place for place, _, _ in left])
-    documents.deleted = len(left)
+    while not job.stop.is_set() and (left := await job.in_ledger(job.ledger.left, DELETED_AT_ONCE)):
+        await _delete(job, [(id_, chunks) for _, id_, chunks in left])
+        await job.in_ledger(job.ledger.forget_left, [place for place, _, _ in left])
+        documents.deleted += len(left)
 
 
 async def _delete(job: Job, documents: Sequence[tuple[str, int]]) -> None:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from ingestor import framing, sources
+from ingestor import sources
 from ingestor.chunk import Chunk, Chunker
 from ingestor.identity import as_ids, document_key, point_ids, record_hash
 from ingestor.lookup import LedgerReader, Row
 from ingestor.model import ModelSpec
+from ingestor.payloads import Payloads, PayloadTooLargeError
 from ingestor.records import (
     DOCUMENTS_PER_BLOCK,
     Census,
@@ -46,7 +46,7 @@ class PrepareOptions:
         ledger: path of the state file.
         full: take stored documents for new.
         framing: `json` or `protobuf`, the form of payloads.
-        max_payload_bytes: a larger payload fails its document, or with `trim` loses its metadata.
+        max_payload_bytes: a larger payload fails its document, or with `trim` loses its largest fields.
         keep_losers: chunk records that lose to a later one, too (for people who want to look).
     """
 
@@ -84,9 +84,7 @@ class Preparer:
     def __init__(self, options: PrepareOptions) -> None:
         self._options = options
         self._ledger = LedgerReader(options.ledger)
-        self._frame: Callable[[dict[str, Any]], bytes] = (
-            framing.protobuf_payload if options.framing == "protobuf" else framing.json_payload
-        )
+        self._payloads = Payloads(options.framing, options.max_payload_bytes, trim=options.trim)
         tokenizer = load_tokenizer(options.spec)
         self._chunker = Chunker(
             tokenizer,
@@ -115,9 +113,10 @@ class Preparer:
                 skipped[found.kind] += 1
         judged = self._judge(block, documents)
         judged = self._chunk(block, judged, failures, skipped)
-        payloads = self._payloads(block, judged, failures)
+        warnings: list[tuple[str, str]] = []
+        payloads = self._frame(block, judged, failures, warnings)
         chunks = self._chunks(block, judged, payloads)
-        return self._census(block, judged, failures, skipped, chunks), chunks
+        return self._census(block, judged, failures, skipped, warnings, chunks), chunks
 
     def _judge(self, block: RawBlock, documents: Sequence[Document]) -> list[_Judged]:
         """Hold each document against the ledger and against later ones in the block."""
@@ -150,7 +149,11 @@ class Preparer:
         empty = set()
         for item, chunks in zip(wanted, self._chunker.chunks(texts), strict=True):
             item.chunks = chunks
-            if not chunks:
+            if not chunks and block.shard.again:  # it took an id over, and has nothing to show for it
+                item.verdict, item.wanted = Verdict.FAILED, False
+                failure = _failure(block, item.document, "empty_text", "no visible character")
+                failures.append(replace(failure, rejected=False))
+            elif not chunks:
                 empty.add(id(item))
                 if block.format == "mediawiki":
                     skipped["empty_text"] += 1
@@ -158,42 +161,33 @@ class Preparer:
                     failures.append(_failure(block, item.document, "empty_text", "no visible character"))
         return [item for item in judged if id(item) not in empty]
 
-    def _payloads(self, block: RawBlock, judged: list[_Judged], failures: list[Failure]) -> list[bytes]:
+    def _frame(
+        self,
+        block: RawBlock,
+        judged: list[_Judged],
+        failures: list[Failure],
+        warnings: list[tuple[str, str]],
+    ) -> list[bytes]:
+        """The payloads of all chunks; a document whose payload is too large fails."""
         payloads: list[bytes] = []
         for item in judged:
             if not item.wanted:
                 continue
-            framed = self._frame_document(item, item.document.payload)
-            largest = max(map(len, framed))
-            if largest > self._options.max_payload_bytes and self._options.trim:
-                framed = self._frame_document(item, {})
-            elif largest > self._options.max_payload_bytes:
-                detail = (
-                    f"a payload of {largest:,} bytes; {self._options.max_payload_bytes:,} fit into a request"
-                )
-                failures.append(
-                    replace(_failure(block, item.document, "payload_too_large", detail), rejected=False)
-                )
-                item.verdict, item.wanted = Verdict.FAILED, False
+            try:
+                framed, left_out = self._payloads.frame(item.document, item.chunks, item.hash)
+            except PayloadTooLargeError as error:
+                most = self._options.max_payload_bytes
+                detail = f"a payload of {error.size:,} bytes; {most:,} fit into a request"
+                failure = _failure(block, item.document, "payload_too_large", detail)
+                item.wanted = False
+                if item.verdict == Verdict.NEW:
+                    item.verdict = Verdict.FAILED
+                    failures.append(replace(failure, rejected=False))
                 continue
+            if left_out:
+                warnings.append(("trimmed", f"{item.document.id}: stored without {', '.join(left_out)}"))
             payloads += framed
         return payloads
-
-    def _frame_document(self, item: _Judged, metadata: dict[str, Any]) -> list[bytes]:
-        document, total, hash_ = item.document, len(item.chunks), item.hash.hex()
-        return [
-            self._frame(
-                {
-                    **metadata,
-                    "text": chunk.text,
-                    "document": document.id,
-                    "chunk": i,
-                    "chunks": total,
-                    "hash": hash_,
-                }
-            )
-            for i, chunk in enumerate(item.chunks)
-        ]
 
     def _chunks(self, block: RawBlock, judged: list[_Judged], payloads: list[bytes]) -> ChunkBlock:
         made = [(i, item) for i, item in enumerate(judged) if item.wanted]
@@ -210,6 +204,7 @@ class Preparer:
         judged: list[_Judged],
         failures: list[Failure],
         skipped: Counter[str],
+        warnings: list[tuple[str, str]],
         made: ChunkBlock,
     ) -> Census:
         verdicts = np.array([item.verdict for item in judged], np.uint8)
@@ -229,7 +224,7 @@ class Preparer:
             known=np.array([item.known for item in judged], np.bool_),
             failures=tuple(failures),
             skipped=dict(skipped),
-            warnings=tuple(_unknown_tokens(judged, places[strange & new])),
+            warnings=(*warnings, *_unknown_tokens(judged, places[strange & new])),
             replaced_characters=sum(item.document.replaced for item in judged),
             tokens=int(np.diff(made.offsets)[new].sum()),
             end=block.end,

@@ -84,6 +84,15 @@ def identity_of(settings: Settings, spec: ModelSpec) -> dict[str, dict[str, Any]
     return {"vector": vector, "record": record}
 
 
+def reading_of(settings: Settings, record: dict[str, Any]) -> dict[str, Any]:
+    """What decides what becomes of a shard's records: a change has every shard read again, and makes no
+    document new.
+    """
+    source = settings.source
+    limits = {"max_line_bytes": int(source.max_line_bytes), "oversized": source.oversized}
+    return {**record, "format": source.format, **limits}
+
+
 def chunk_limits(settings: Settings, spec: ModelSpec) -> tuple[int, int, int]:
     """`max_tokens`, `overlap_tokens` and `max_chars` of a chunk.
 
