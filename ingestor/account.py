@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ingestor.book import WARNINGS_KEPT
 from ingestor.job import Job
 from ingestor.ledger import Plan
 from ingestor.report import Remark, Report
@@ -16,8 +17,10 @@ def begin_account(job: Job, report: Report, plan: Plan) -> None:
     tally.unchanged, tally.duplicates, tally.failed = plan.held, plan.lost, failed
     tally.rejected.update(plan.failed)
     for place, kind, detail in job.listing.warnings:  # what could not be looked into may hold shards
-        found = tally.shard_errors if kind == "unreadable" else tally.warnings
-        found.append((place, kind, detail))
+        if kind == "unreadable":
+            tally.shard_errors.append((place, kind, detail))
+        else:
+            tally.warn(place, kind, detail)
     job.progress.shards_total = len(plan.shards)
 
 
@@ -36,6 +39,11 @@ async def fill_account(job: Job, report: Report, seconds: float) -> None:
     report.rejected_by_kind, report.skipped_by_kind = dict(tally.rejected), dict(tally.skipped)
     report.shard_errors = [Remark(*error) for error in tally.shard_errors]
     report.warnings = [Remark(*warning) for warning in tally.warnings]
+    report.warnings += [
+        Remark(shard, kind, f"and {count - WARNINGS_KEPT:,} more of this kind")
+        for (shard, kind), count in tally.warned.items()
+        if count > WARNINGS_KEPT
+    ]
     report.shards.failed = len({shard for shard, _, _ in tally.shard_errors})
     report.replaced_characters, report.stages, report.seconds = tally.replaced_characters, job.times, seconds
-    report.failures_open = (await job.in_ledger(job.ledger.totals))[2] + len(tally.shard_errors)
+    report.failures_open = await job.in_ledger(job.ledger.failures) + len(tally.shard_errors)

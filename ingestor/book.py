@@ -11,8 +11,8 @@ import numpy.typing as npt
 from ingestor.records import DOCUMENTS_PER_BLOCK, Applied, Census, Failure, Verdict
 from ingestor.writes import Records, Writes
 
-WINDOW_BLOCKS = 64
-"""No census looks further back than this: a bound for what prepare processes have in hand."""
+WARNINGS_KEPT = 5
+"""So many of a kind are told of a shard in full; the others are counted."""
 
 
 @dataclass(slots=True)
@@ -22,6 +22,7 @@ class Tally:
     Attributes:
         rejected: records and documents that were refused, by kind; `rejected_records` of them before they
             were documents.
+        warnings: (shard, kind, detail), the first few of a kind; `warned` counts them all.
     """
 
     read: int = 0
@@ -40,6 +41,13 @@ class Tally:
     shards_done: int = 0
     shard_errors: list[tuple[str, str, str]] = field(default_factory=list)
     warnings: list[tuple[str, str, str]] = field(default_factory=list)
+    warned: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def warn(self, shard: str, kind: str, detail: str) -> None:
+        """Keep a warning, unless there are many like it."""
+        self.warned[shard, kind] += 1
+        if self.warned[shard, kind] <= WARNINGS_KEPT:
+            self.warnings.append((shard, kind, detail))
 
 
 @dataclass(slots=True)
@@ -52,7 +60,7 @@ class _Open:
         void: bool[n], another record with the same id came while this one was under way: it is not recorded,
             but read again.
         refused: documents that failed in the sink: index to (kind, detail).
-        closed: it is known that all is recorded.
+        closed: the newest block when the last of it was recorded; None before that.
     """
 
     census: Census
@@ -60,16 +68,20 @@ class _Open:
     recorded: npt.NDArray[np.bool_]
     void: npt.NDArray[np.bool_]
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)
-    closed: bool = False
+    closed: int | None = None
 
 
 class Book:
-    """What is under way in one pass over the source, block by block. Plain calculation: it never waits for
-    anything.
+    """What is under way in one pass over the source, block by block. Plain calculation: it never waits.
+
+    Args:
+        tally: what to count into.
+        window: blocks that may have been judged, and not opened here yet, when one is recorded.
     """
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: Tally, window: int) -> None:
         self._tally = tally
+        self._window = window
         self._blocks: dict[int, _Open] = {}
         self._flying: dict[str, int] = {}  # id of a new document: its serial number
         self._done: list[tuple[_Open, npt.NDArray[np.intp]]] = []
@@ -123,9 +135,10 @@ class Book:
             writes.records.append(Records.of(block.census, rows))
             self._tally.indexed += len(rows)
         self._done.clear()
+        newest = max(self._blocks, default=0)
         for number, block in self._blocks.items():
-            if not block.closed and block.recorded.all():
-                block.closed = True
+            if block.closed is None and block.recorded.all():
+                block.closed = newest
                 writes.complete.append(number)
 
     def _fail(self, block: _Open, rows: npt.NDArray[np.intp], writes: Writes) -> None:
@@ -144,10 +157,11 @@ class Book:
     def take_ends(self) -> list[Census]:
         """Ends of shards all of whose blocks are recorded; forgets what nothing can refer to any more."""
         newest = max(self._blocks, default=0)
-        complete = {number for number, block in self._blocks.items() if block.recorded.all()}
-        open_shards = {block.census.shard.key for n, block in self._blocks.items() if n not in complete}
-        for number in complete:
-            if number < newest - WINDOW_BLOCKS:
+        open_shards = set()
+        for number, block in list(self._blocks.items()):
+            if block.closed is None:
+                open_shards.add(block.census.shard.key)
+            elif newest - block.closed > self._window:  # every later census was judged with it in the ledger
                 for id_ in self._blocks.pop(number).census.ids:
                     if self._flying.get(id_, -1) // DOCUMENTS_PER_BLOCK == number:
                         del self._flying[id_]
@@ -157,11 +171,11 @@ class Book:
 
     def _count(self, census: Census) -> None:
         tally, counts = self._tally, np.bincount(census.verdicts, minlength=len(Verdict)).tolist()
-        tally.chunks += int(census.chunks[census.verdicts == Verdict.NEW].sum())
-        tally.tokens += census.tokens
         tally.failed += counts[Verdict.FAILED]
+        failed = [failure.kind for failure in census.failures if not failure.rejected]
         if census.shard.again:  # all its documents were counted when it was read first, these as duplicates
             tally.duplicates -= counts[Verdict.NEW] + counts[Verdict.FAILED]
+            tally.rejected.update(failed)
             return
         tally.read += len(census.ids)
         tally.unchanged += counts[Verdict.UNCHANGED]
@@ -170,14 +184,15 @@ class Book:
         tally.rejected.update(failure.kind for failure in census.failures)
         tally.rejected_records += sum(failure.rejected for failure in census.failures)
         tally.replaced_characters += census.replaced_characters
-        tally.warnings += [(census.shard.name, kind, detail) for kind, detail in census.warnings]
+        for kind, detail in census.warnings:
+            tally.warn(census.shard.name, kind, detail)
 
     def _contend(self, block: _Open, writes: Writes) -> None:
         """Record neither version of a document that is under way twice: whose points stay cannot be known."""
         census = block.census
         shared = self._flying.keys() & set(census.ids)
         for here in (i for i, id_ in enumerate(census.ids) if id_ in shared) if shared else ():
-            if census.verdicts[here] in (Verdict.NEW, Verdict.UNCHANGED):
+            if census.verdicts[here] != Verdict.DUPLICATE:
                 number, index = divmod(self._flying[census.ids[here]], DOCUMENTS_PER_BLOCK)
                 versions = [self._void(self._blocks[number], index), self._void(block, here)]
                 writes.records += versions
@@ -192,8 +207,17 @@ class Book:
             tally.duplicates += 1
             if census.verdicts[index] == Verdict.UNCHANGED:
                 tally.unchanged -= 1
+            elif census.verdicts[index] == Verdict.FAILED:
+                tally.failed -= 1
+                tally.rejected[_failure(census, index).kind] -= 1
             elif block.recorded[index]:
                 tally.indexed -= 1
         version = Records.of(census, np.array([index]))
         version.stored, version.chunks = np.maximum(version.chunks, version.stored), np.zeros(1, np.int32)
         return version
+
+
+def _failure(census: Census, index: int) -> Failure:
+    """Why a document failed in prepare."""
+    place = int(census.places[index])
+    return next(found for found in census.failures if found.place == place and not found.rejected)

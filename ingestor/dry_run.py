@@ -6,11 +6,13 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import orjson
 
+from ingestor.lookup import open_to_read, state_error
 from ingestor.records import Applied, ChunkBlock, UInt8s
 
 _OWN_FIELDS = ("document", "chunk", "chunks", "text")
@@ -57,10 +59,14 @@ def _lines(block: ChunkBlock) -> bytes:
 
 
 def copy_state(state: Path, copy: Path) -> None:
-    """Copy the state file, if there is one, so that what a dry run remembers is forgotten with the copy."""
+    """Copy the state file, if there is one, so that what a dry run remembers is forgotten with the copy.
+
+    Raises:
+        ConfigError, ResourceError: it is no state file, or cannot be read.
+    """
     if state.exists():
-        source = sqlite3.connect(f"file:{state}?mode=ro", uri=True)
-        target = sqlite3.connect(copy)
-        source.backup(target)
-        target.close()
-        source.close()
+        try:
+            with closing(open_to_read(state)) as source, closing(sqlite3.connect(copy)) as target:
+                source.backup(target)
+        except sqlite3.DatabaseError as error:
+            raise state_error(state, error) from error

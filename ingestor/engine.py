@@ -135,7 +135,15 @@ async def open_engine(
     from ingestor.encoder import choose_dtype, load_encoder
 
     device = open_device(settings.encoder.device)
-    stack.push_async_callback(device.close)
+    pools: list[BufferPool] = []
+
+    async def close() -> None:
+        """Unmapped is only what no copy is under way to, and what the device has let go of."""
+        await device.close()
+        for pool in pools:
+            pool.close()
+
+    stack.push_async_callback(close)
     on_gpu = device.torch_device.type == "cuda"
     if settings.encoder.compile == "on" and not on_gpu:
         raise ConfigError(
@@ -150,7 +158,7 @@ async def open_engine(
     slots = settings.pipeline.buffers
     rows = gpu_rows(budget, free_bytes() // (slots * 4 * (spec.dimension + 1))) if on_gpu else CPU_SLOT_ROWS
     buffers = BufferPool.create(lock_name, slots=slots, rows=wanted_rows or rows, dimension=spec.dimension)
-    stack.callback(buffers.close)
+    pools.append(buffers)
     await device.register(buffers)
     dtype = choose_dtype(spec, device, settings.encoder.precision)
     return Engine(device, encoder, buffers, budget, str(dtype).removeprefix("torch."))

@@ -64,9 +64,7 @@ class Job:
 
     async def in_ledger(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run one of the ledger's methods in its thread."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self.ledger.thread, lambda: work(*args, **kwargs)
-        )
+        return await self.ledger.run(work, *args, **kwargs)
 
     def start_profile(self) -> None:
         """Watch the engine from here on, where the command line asks for it."""
@@ -88,8 +86,9 @@ async def open_job(
     open_pool: OpenPool,
 ) -> Job:
     """List the shards, read the model's files, take the locks, open the ledger: all that costs little."""
-    unpack = stack.enter_context(ThreadPoolExecutor(4, "unpack"))
-    thread = stack.enter_context(ThreadPoolExecutor(1, "ledger"))
+    unpack, thread = ThreadPoolExecutor(4, "unpack"), ThreadPoolExecutor(1, "ledger")
+    for pool in (unpack, thread):  # ended off the loop, for a thread may hang in a dead disk
+        stack.push_async_callback(asyncio.to_thread, pool.shutdown, cancel_futures=True)
     loop = asyncio.get_running_loop()
     listing = await loop.run_in_executor(unpack, wiring.listing_of, settings)
     spec = await loop.run_in_executor(unpack, wiring.spec_of, settings)
@@ -128,8 +127,6 @@ async def check_identity(job: Job) -> None:
     target, loop = wiring.target_of(job.settings, job.spec), asyncio.get_running_loop()
     if job.options.recreate:
         await loop.run_in_executor(job.unpack, check_target, target)
-        # The ledger forgets first: the other way round, a crash between the two would hide the loss.
-        await job.in_ledger(job.ledger.forget)
         return
     if known is not None and (there := orjson.loads(known)) != here:
         names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
@@ -138,7 +135,7 @@ async def check_identity(job: Job) -> None:
             f"state {job.settings.state}: the collection holds vectors of another model ({differing});"
             " nothing was written. Use another collection and state, or --recreate to embed everything anew"
         )
-    if (await job.in_ledger(job.ledger.totals))[0]:
+    if not await job.in_ledger(job.ledger.is_empty):
         adopt = job.options.adopt
         await loop.run_in_executor(job.unpack, partial(check_filled, target, job.identity, adopt=adopt))
 

@@ -12,15 +12,16 @@ leaves there is in doubt, and pending for the next run.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import orjson
@@ -29,6 +30,9 @@ from ingestor.errors import ConfigError, ResourceError
 from ingestor.lookup import LEFT, SCHEMA, VERSION, state_error, totals
 from ingestor.records import Census, Failure, Shard, Verdict
 from ingestor.writes import Writes
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 PRAGMAS = {
     "synchronous": "NORMAL",  # after a power failure the last documents are embedded again
@@ -64,7 +68,8 @@ class Ledger:
             collection.
     """
 
-    def __init__(self, file: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, path: Path, file: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
+        self._path = path
         self._file = file
         self.thread = thread
         self._salt = b""
@@ -99,7 +104,19 @@ class Ledger:
                 f"state {path}: written by another version of the ingestor (schema {version}, not {VERSION})."
                 " Use that version, or name a new state file and run with --recreate"
             )
-        return cls(file, thread)
+        return cls(path, file, thread)
+
+    async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run one of the methods in the ledger's thread.
+
+        Raises:
+            ResourceError, ConfigError: the state file cannot be written or read any more.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self.thread, lambda: work(*args, **kwargs))
+        except sqlite3.DatabaseError as error:
+            raise state_error(self._path, error) from error
 
     def close(self) -> None:
         self._file.close()
@@ -181,7 +198,7 @@ class Ledger:
         return int(held), int(lost), dict(failed)
 
     def record(self, writes: Writes) -> None:
-        """Write what is durable, all of it or nothing."""
+        """Write a part of what is durable, all of it or nothing."""
         owners = writes.owners()
         with self._file:
             self._file.execute("BEGIN IMMEDIATE")
@@ -327,28 +344,36 @@ class Ledger:
     def pending_count(self) -> int:
         return int(self._file.execute("SELECT COUNT(*) FROM pending").fetchone()[0])
 
-    def left(self) -> list[tuple[int, str, int]]:
-        """What left the source and is still in the collection: place, id, chunks."""
-        with self._file:
-            self._file.execute("BEGIN IMMEDIATE")
-            self._file.execute("DELETE FROM records WHERE shard = ? AND chunks = 0", (LEFT,))
-        return self._file.execute("SELECT place, id, chunks FROM records WHERE shard = ?", (LEFT,)).fetchall()
+    def count_left(self) -> int:
+        """Documents that left the source and are still in the collection."""
+        self._file.execute("DELETE FROM records WHERE shard = ? AND chunks = 0", (LEFT,))
+        row = self._file.execute("SELECT COUNT(*) FROM records WHERE shard = ?", (LEFT,)).fetchone()
+        return int(row[0])
 
-    def orphans(self) -> list[tuple[str, int]]:
+    def left(self, most: int) -> list[tuple[int, str, int]]:
+        """Some of them: place, id, chunks."""
+        return self._file.execute(
+            "SELECT place, id, chunks FROM records WHERE shard = ? AND chunks > 0 LIMIT ?", (LEFT, most)
+        ).fetchall()
+
+    def orphans(self, most: int) -> list[tuple[str, int]]:
         """Documents in doubt that no shard holds any more: id, most chunks."""
         return self._file.execute(
             "SELECT id, chunks FROM pending AS p WHERE NOT EXISTS"
-            " (SELECT 1 FROM records AS r WHERE r.key = p.key AND r.id = p.id AND r.shard <> ?)",
-            (LEFT,),
+            " (SELECT 1 FROM records AS r WHERE r.key = p.key AND r.id = p.id AND r.shard <> ?) LIMIT ?",
+            (LEFT, most),
         ).fetchall()
 
     def forget_orphans(self, documents: Sequence[str]) -> None:
         """Their points are gone."""
         with self._file:
             self._file.execute("BEGIN IMMEDIATE")
-            ids = [(id_,) for id_ in documents]
-            self._file.executemany("DELETE FROM pending WHERE id = ?", ids)
-            self._file.executemany(f"DELETE FROM records WHERE shard = {LEFT} AND id = ?", ids)
+            self._file.executemany(
+                "DELETE FROM records WHERE shard = ? AND place IN (SELECT r.place FROM pending AS p"
+                " JOIN records AS r ON r.key = p.key AND r.id = p.id AND r.shard = ? WHERE p.id = ?)",
+                ((LEFT, LEFT, id_) for id_ in documents),
+            )
+            self._file.executemany("DELETE FROM pending WHERE id = ?", ((id_,) for id_ in documents))
 
     def forget_left(self, places: Sequence[int]) -> None:
         with self._file:
@@ -356,6 +381,14 @@ class Ledger:
             self._file.executemany(
                 "DELETE FROM records WHERE shard = ? AND place = ?", ((LEFT, place) for place in places)
             )
+
+    def is_empty(self) -> bool:
+        """No document is taken for stored."""
+        return self._file.execute("SELECT 1 FROM records WHERE chunks > 0 LIMIT 1").fetchone() is None
+
+    def failures(self) -> int:
+        """Open failures."""
+        return int(self._file.execute("SELECT COUNT(*) FROM failures").fetchone()[0])
 
     def totals(self) -> tuple[int, int, int]:
         """Documents and points in the collection, and open failures."""

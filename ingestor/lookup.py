@@ -72,7 +72,7 @@ class LedgerReader:
     """
 
     def __init__(self, path: str) -> None:
-        self._file = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, timeout=60)
+        self._file = open_to_read(Path(path))
 
     def rows(self, keys: Iterable[int]) -> dict[str, list[Row]]:
         """All records with these keys, by document id."""
@@ -95,6 +95,11 @@ class LedgerReader:
         return dict(rows.fetchall())
 
 
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """Connect to an existing state file; every statement is a transaction of its own."""
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=60)
+
+
 def totals(file: sqlite3.Connection) -> tuple[int, int, int]:
     row = file.execute("SELECT COUNT(*), COALESCE(SUM(chunks), 0) FROM records WHERE chunks > 0").fetchone()
     return row[0], row[1], file.execute("SELECT COUNT(*) FROM failures").fetchone()[0]
@@ -109,7 +114,7 @@ def read_status(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise ConfigError(f"state {path}: not there yet; nothing was ingested with this configuration")
     try:
-        file = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)
+        file = open_to_read(path)
         documents, points, failures = totals(file)
         meta = dict(file.execute("SELECT name, value FROM meta").fetchall())
         run = file.execute("SELECT started, ended, status FROM runs ORDER BY id DESC LIMIT 1").fetchone()

@@ -15,7 +15,7 @@ from ingestor.job import Job, open_sinks
 from ingestor.prepare import prepare
 from ingestor.preparer import PrepareOptions
 from ingestor.profiling import Span
-from ingestor.records import Applied, Census, ChunkBlock, Shard
+from ingestor.records import Applied, Batch, Census, ChunkBlock, Shard
 from ingestor.report import slowest
 from ingestor.settle import Sinks, settle
 from ingestor.sink import framing_of
@@ -23,6 +23,7 @@ from ingestor.sources.read import read_blocks
 from ingestor.tuning import text_bytes_of
 
 T = TypeVar("T")
+Part = TypeVar("Part", ChunkBlock, Batch)
 
 BLOCK_DEPTH = 2
 PREPARED_DEPTH = 16
@@ -36,36 +37,41 @@ async def read_shards(job: Job, shards: Sequence[Shard]) -> None:
     """Read some shards and bring them to their end in collection and ledger."""
     if not shards:
         return
-    limits = wiring.chunk_limits(job.settings, job.spec)
     if not job.options.dry_run:
-        opening = job.engine is None
-        if job.engine is None:
-            job.engine = await engine.open_engine(
-                job.stack,
-                job.settings,
-                job.spec,
-                max_tokens=limits[0],
-                lock_name=str(job.state.resolve()),
-                text_bytes=text_bytes_of(shards),
-            )
+        opening = await open_encoder(job, shards)
         await open_sinks(job)
-        if opening:
+        if opening and job.engine is not None:
             job.engine.announce()  # now that nothing refuses the run any more
             job.start_profile()
     if job.workers is None:
         job.workers = await engine.open_workers(job.stack, engine.prepare_processes(job.settings))
-    unsettled = await Pass(job, shards, limits).run()
+    unsettled = await Pass(job, shards).run()
     if unsettled and not job.stop.is_set():
         raise IngestorError(f"{unsettled} documents were read but never settled, which is a bug; run again")
+
+
+async def open_encoder(job: Job, shards: Sequence[Shard]) -> bool:
+    """Open device, encoder and buffers for these shards, unless they are open; whether they were not."""
+    if job.engine is not None:
+        return False
+    job.engine = await engine.open_engine(
+        job.stack,
+        job.settings,
+        job.spec,
+        max_tokens=wiring.chunk_limits(job.settings, job.spec)[0],
+        lock_name=str(job.state.resolve()),
+        text_bytes=text_bytes_of(shards),
+    )
+    return True
 
 
 class Pass:
     """The stages and what lies between them, for one pass over some shards."""
 
-    def __init__(self, job: Job, shards: Sequence[Shard], limits: tuple[int, int, int]) -> None:
+    def __init__(self, job: Job, shards: Sequence[Shard]) -> None:
         self._job = job
         self._shards = shards
-        self._limits = limits
+        self._ahead = 2 * engine.prepare_processes(job.settings)
         self._enough = asyncio.Event()  # tells the reader alone: the run was stopped, or its limit is reached
         self._events: Channel[Census | Applied] = Channel(EVENT_DEPTH, producers=2)
         self._clocks: dict[str, Clock] = {}
@@ -82,14 +88,21 @@ class Pass:
                 self._start(
                     group,
                     "write",
-                    write_chunks(chunk_blocks, file=job.options.chunks, written=job.written),
+                    write_chunks(self._counted(chunk_blocks), file=job.options.chunks, written=job.written),
                     chunk_blocks,
                     self._events,
                 )
             else:
                 self._embed(group, chunk_blocks)
             settled = group.create_task(
-                settle(self._followed(), sinks=sinks, ledger=job.ledger, tally=job.tally), name="settle"
+                settle(
+                    self._followed(),
+                    sinks=sinks,
+                    ledger=job.ledger,
+                    tally=job.tally,
+                    window=EVENT_DEPTH + self._ahead + 2,
+                ),
+                name="settle",
             )
             watch = group.create_task(self._watch(), name="watch")
             settled.add_done_callback(lambda _: watch.cancel())
@@ -118,7 +131,7 @@ class Pass:
             options=self._prepare_options(),
             census=self._events,
             intend=lambda found: job.in_ledger(job.ledger.intend, found),
-            ahead=2 * engine.prepare_processes(job.settings),
+            ahead=self._ahead,
             limit=job.options.limit,
             enough=self._enough,
         )
@@ -127,7 +140,7 @@ class Pass:
 
     def _prepare_options(self) -> PrepareOptions:
         job = self._job
-        max_tokens, overlap_tokens, max_chars = self._limits
+        max_tokens, overlap_tokens, max_chars = wiring.chunk_limits(job.settings, job.spec)
         target = wiring.target_of(job.settings, job.spec)
         return PrepareOptions(
             fields=wiring.fields_of(job.settings),
@@ -178,13 +191,20 @@ class Pass:
             else copy_out_merged(vectors, buffers=buffers)
         )
         self._start(group, "pack", packing, chunk_blocks, batches)
-        fetching = prefetch(self._taken("prefetch", batches), device=device)
+        fetching = prefetch(self._counted(self._taken("prefetch", batches)), device=device)
         encoding = encode(self._taken("encode", on_device), encoder=opened.encoder, device=device)
         upserting = upsert(self._taken("upsert", requests), sinks=job.sinks, buffers=buffers)
         self._start(group, "prefetch", fetching, batches, on_device)
         self._start(group, "encode", encoding, on_device, embeddings)
         self._start(group, "copy_out", copying, embeddings, requests)
         self._start(group, "upsert", upserting, requests, self._events)
+
+    async def _counted(self, parts: AsyncIterator[Part]) -> AsyncGenerator[Part, None]:
+        """Count what goes on to the encoder, which a stop does not drop any more."""
+        async for part in parts:
+            self._job.tally.chunks += len(part.points)
+            self._job.tally.tokens += len(part.tokens)
+            yield part
 
     def _taken(self, name: str, source: Channel[T]) -> AsyncIterator[T]:
         """What a stage takes; under `--profile` seen on its way."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
@@ -24,14 +23,17 @@ class Sinks(Protocol):
 
 
 async def settle(
-    events: AsyncIterator[Census | Applied], *, sinks: Sinks, ledger: Ledger, tally: Tally
+    events: AsyncIterator[Census | Applied], *, sinks: Sinks, ledger: Ledger, tally: Tally, window: int
 ) -> int:
     """Record what is done, in this order: points durable, surplus deleted, rows written, shards finished.
+
+    Args:
+        window: blocks that may be judged and not have come here yet; see `Book`.
 
     Returns:
         How many documents are still under way at the end: none, unless the run was stopped.
     """
-    book = Book(tally)
+    book = Book(tally, window)
     waiting = Writes()
     requests, flushed = 0, time.monotonic()
     async for event in events:
@@ -50,23 +52,23 @@ async def settle(
 async def _commit(
     book: Book, writes: Writes, *, sinks: Sinks, ledger: Ledger, tally: Tally, written: bool
 ) -> None:
-    loop = asyncio.get_running_loop()
     book.take_done(writes)
     surplus = [found for records in writes.records for found in records.surplus()]
     await delete_points(sinks, surplus, tally)
     if written or surplus:
         await sinks.flush()
     for part in writes.parts():
-        await loop.run_in_executor(ledger.thread, ledger.record, part)
+        await ledger.run(ledger.record, part)
     for census in book.take_ends():
         assert census.end is not None
         name = census.shard.name
         tally.shards_done += not census.shard.again
         if not census.shard.again:
             tally.shard_errors += [(name, kind, detail) for kind, detail in census.end.errors]
-            tally.warnings += [(name, kind, detail) for kind, detail in census.end.warnings]
+            for kind, detail in census.end.warnings:
+                tally.warn(name, kind, detail)
         if census.end.finished and not census.end.errors and not census.shard.again:
-            await loop.run_in_executor(ledger.thread, ledger.finish, census.shard)
+            await ledger.run(ledger.finish, census.shard)
 
 
 async def delete_points(sinks: Sinks, documents: Iterable[tuple[str, range]], tally: Tally) -> None:

@@ -1,4 +1,4 @@
-"""What goes into the ledger: columns of records, and what else belongs into the same transaction."""
+"""What goes into the ledger: columns of records, and what belongs with them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PART_ROWS = 4_096
 """Some 15 ms of work for the ledger's thread: what a block of new documents may have to wait for."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Records:
     """Columns of n records of one reading of a shard.
 
@@ -74,7 +74,7 @@ class Records:
 
 @dataclass(slots=True)
 class Writes:
-    """What goes into the ledger in one transaction, in this order.
+    """What goes into the ledger, in this order.
 
     Attributes:
         records: those whose points are durable, or that have none.
@@ -92,8 +92,12 @@ class Writes:
         return sum(map(len, self.records))
 
     def parts(self) -> Iterator[Writes]:
-        """The same in transactions of moderate size, between which others get their turn at the ledger."""
-        self.owners()  # whichever part a record comes into, only the last with its id has the points
+        """The same in transactions of moderate size, between which others get their turn at the ledger.
+
+        The last part has all but records. A run killed between parts leaves the intents of its blocks, and so
+        their documents in doubt.
+        """
+        self._release_ids()
         start = held = 0
         for stop, records in enumerate(self.records, 1):
             held += len(records)
@@ -103,12 +107,17 @@ class Writes:
         yield Writes(self.records[start:], self.failures, self.doubtful, self.complete)
 
     def owners(self) -> list[tuple[int, str]]:
-        """Key and id of documents whose other records must lose their chunks; those here lose them now."""
-        last: dict[str, tuple[Records, int]] = {}
+        """Key and id of the documents whose other records must lose their chunks."""
+        return [(int(records.keys[row]), records.ids[row]) for records, row in self._owning()]
+
+    def _release_ids(self) -> None:
+        """Of two records with one id, the later one alone has the points."""
+        last = {records.ids[row]: (records, row) for records, row in self._owning()}
+        for records, row in list(self._owning()):
+            if last[records.ids[row]] != (records, row):
+                records.chunks[row] = 0
+
+    def _owning(self) -> Iterator[tuple[Records, int]]:
         for records in self.records:
             for row in np.flatnonzero(records.known & (records.chunks != 0)).tolist():
-                earlier = last.get(records.ids[row])
-                if earlier is not None:
-                    earlier[0].chunks[earlier[1]] = 0
-                last[records.ids[row]] = records, row
-        return [(int(records.keys[row]), id_) for id_, (records, row) in last.items()]
+                yield records, row

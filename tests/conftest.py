@@ -21,3 +21,7 @@ def qdrant_server(shared_qdrant_server: QdrantServer) -> QdrantServer:
     """A test server without collections or faults."""
     shared_qdrant_server.reset()
     return shared_qdrant_server
+
+
+def pytest_addoption(parser):
+    parser.addoption("--kills", type=int, default=5, help="moments at which a run is killed in the slow test")

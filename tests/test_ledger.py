@@ -9,7 +9,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from ingestor.errors import ConfigError
+from ingestor.errors import ConfigError, ResourceError
 from ingestor.identity import as_ids, document_key
 from ingestor.ledger import Ledger
 from ingestor.lookup import LedgerReader, read_status
@@ -80,7 +80,7 @@ def test_what_was_under_way_when_a_run_was_killed_is_in_doubt(ledger, tmp_path):
     reader = LedgerReader(str(tmp_path / "state.sqlite3"))
     assert reader.pending(block.keys.tolist()) == {"written": 3}
     assert [row.chunks for row in reader.rows(block.keys.tolist())["recorded"]] == [3]
-    assert ledger.orphans() == [("written", 3)]
+    assert ledger.orphans(9) == [("written", 3)]
     ledger.forget_orphans(["written"])
     assert ledger.pending_count() == 0
 
@@ -101,7 +101,8 @@ def test_what_left_is_kept_until_it_is_deleted(ledger):
         ledger.finish(shard)
     ledger.plan(listing(a="1"), b"")
     ledger.drop_gone()
-    (left,) = ledger.left()
+    assert ledger.count_left() == 1
+    (left,) = ledger.left(9)
     assert left[1:] == ("y", 2)
     assert ledger.totals() == (2, 4, 0)
     ledger.forget_left([left[0]])
@@ -159,3 +160,22 @@ def test_another_schema_is_refused_with_a_way_out(tmp_path):
 def test_no_state_yet(tmp_path):
     with pytest.raises(ConfigError, match="nothing was ingested"):
         read_status(tmp_path / "s")
+
+
+@pytest.mark.parametrize("name", ["s#1.sqlite3", "100%.sqlite3", "what?.sqlite3", "a b.sqlite3"])
+def test_any_file_name_will_do(tmp_path, name):
+    with ThreadPoolExecutor(1) as thread:
+        Ledger.open(tmp_path / name, thread).close()
+    assert LedgerReader(str(tmp_path / name)).rows([1]) == {}
+    assert read_status(tmp_path / name)["documents"] == 0
+
+
+async def test_an_error_of_the_file_is_told_in_words(tmp_path):
+    with ThreadPoolExecutor(1) as thread:
+        ledger = thread.submit(Ledger.open, tmp_path / "s", thread).result()
+        (shard,) = thread.submit(ledger.plan, listing(a="1"), b"").result().shards
+        thread.submit(ledger._file.execute, "PRAGMA max_page_count = 1").result()
+        block = census(shard, *(f"document {number}" for number in range(2000)))
+        with pytest.raises(ResourceError, match="full"):
+            await ledger.run(ledger.record, Writes(records=[Records.of(block, np.arange(2000))]))
+        thread.submit(ledger.close).result()

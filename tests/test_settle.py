@@ -83,10 +83,11 @@ class World:
             await self._pass(ledger, _ask(ledger.read_again, listing), shards, chance, lines, None, tally)
             if _ask(ledger.pending_count) >= waiting:
                 break  # what is left has no record any more
-        orphans = _ask(ledger.orphans)
+        orphans = _ask(ledger.orphans, 1000)
         await delete_points(self.points, ((id_, range(chunks)) for id_, chunks in orphans), tally)
         _ask(ledger.forget_orphans, [id_ for id_, _ in orphans])
-        left = _ask(ledger.left)
+        _ask(ledger.count_left)
+        left = _ask(ledger.left, 1000)
         await delete_points(self.points, ((id_, range(chunks)) for _, id_, chunks in left), tally)
         _ask(ledger.forget_left, [place for place, _, _ in left])
         assert tally.read == tally.indexed + tally.unchanged + tally.duplicates + tally.failed
@@ -132,7 +133,7 @@ class World:
                 for answer in self._apply(chunks, chance):
                     yield answer
 
-        unsettled = await settle(events(), sinks=self.points, ledger=ledger, tally=tally)
+        unsettled = await settle(events(), sinks=self.points, ledger=ledger, tally=tally, window=AHEAD + 1)
         assert killed or not unsettled
         return killed
 
