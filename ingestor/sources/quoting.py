@@ -17,7 +17,7 @@ ROW = re.compile(CELL + rb"(?:," + CELL + rb")*+\n")
 ROWS = re.compile(rb"(?:" + CELL + rb"(?:," + CELL + rb")*+\n)*+")
 WHOLE = re.compile(CELL + rb"(?:," + CELL + rb")*+\Z")
 QUOTED = re.compile(rb'(?:[^"]++|"")*+')
-UNQUOTED = re.compile(rb'[^,\n]*+(?:,(?!")[^,\n]*+)*+')
+UNQUOTED = re.compile(rb'[^,\n]*+(?:,(?=[^"])[^,\n]*+)*+')
 
 
 def row_bytes(data: bytes) -> int:
