@@ -32,9 +32,9 @@ def chosen_columns(schema: pa.Schema, fields: Fields) -> list[str] | None:
         numbers = (types.is_integer, types.is_floating, types.is_null, _is_uuid, _is_whole_decimal)
         _check_type(fields.id, id_type, (*TEXT, *BYTES, *numbers), "an id")
     asked = [*fields.text, *([fields.id] if fields.id is not None else []), *(fields.metadata or ())]
-    tops = [_top(schema, path) for path in asked]
-    check_columns(schema.names, Fields((), None, "", fields.metadata and tuple(tops)))
-    return None if fields.metadata is None else list(dict.fromkeys(asked))
+    tops = None if fields.metadata is None else tuple(_top(schema, path) for path in asked)
+    check_columns(schema.names, Fields((), None, "", tops))
+    return None if tops is None else list(dict.fromkeys(asked))
 
 
 def _top(schema: pa.Schema, path: str) -> str:
