@@ -53,25 +53,26 @@ def read_file(shard: Shard, limits: Limits, fields: Fields) -> Iterator[Cut]:
             pq.ParquetFile(raw, page_checksum_verification=True, buffer_size=BUFFER_BYTES) as file,
         ):
             columns = chosen_columns(file.schema_arrow, fields)
-            place = 1
-            for group in range(file.num_row_groups):
-                size = _batch_rows(file.metadata.row_group(group), columns, limits.block_bytes)
-                for batch in file.iter_batches(size, [group], columns, use_threads=False):
-                    yield from _cuts(plain(batch), place, shard.name, limits)
-                    place += len(batch)
+            place, size = 1, 0
+            for number in range(file.num_row_groups):
+                rows = _batch_rows(file, number, size, place - 1, limits.block_bytes)
+                for batch in file.iter_batches(rows, [number], columns, use_threads=False):
+                    chosen = plain(batch)
+                    yield from _cuts(chosen, place, shard.name, limits)
+                    place += len(chosen)
+                    size += chosen.nbytes
 
 
-def _batch_rows(group: pq.RowGroupMetaData, columns: list[str] | None, block_bytes: int) -> int:
-    """How many rows of a group fill a block, by their mean size."""
-    chunks = [group.column(i) for i in range(group.num_columns)]
-    names = None if columns is None else {name.partition(".")[0] for name in columns}
-    size = sum(
-        chunk.total_uncompressed_size
-        for chunk in chunks
-        if names is None or chunk.path_in_schema.partition(".")[0] in names
-    )
-    rows: int = block_bytes * group.num_rows // max(size, 1)
-    return max(1, min(MOST_ROWS, rows))
+def _batch_rows(file: pq.ParquetFile, number: int, size: int, count: int, block_bytes: int) -> int:
+    """How many rows of a group fill a block, by the `count` rows of `size` bytes that were read before.
+
+    For the first group by what the file says of all its columns, whatever that is; to ask it for the sizes
+    of one column ends the process where they are damaged.
+    """
+    if not size:
+        group = file.metadata.row_group(number)
+        size, count = group.total_byte_size, group.num_rows
+    return max(1, min(MOST_ROWS, block_bytes * max(count, 0) // max(size, 1)))
 
 
 def _cuts(rows: pa.RecordBatch, place: int, shard: str, limits: Limits) -> Iterator[Cut]:
