@@ -1,14 +1,16 @@
-"""torch.compile beside a run: batches go through the model as it is until its compiled form is ready."""
+"""torch.compile before the first batch; without it, or where it does not fit, batches go through the model as
+it is.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
-import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol
 
 import torch
@@ -21,14 +23,12 @@ from ingestor.encoder import Encoder
 from ingestor.errors import EncoderError
 from ingestor.telemetry import logger
 
+LIMIT_S = 180.0
+"""A compiler that is still at work then is abandoned; half a minute is usual."""
 LOWEST_COSINE = 0.999
 FEW_TOKENS = 1024
 """Smaller batches are not worth what a compiled model makes of odd sizes."""
 REFUSALS = 8
-GIVE_WAY_S = 1e-4
-"""A compiler is long calculations in Python. Each thread of the run that wants the interpreter waits so long
-for it, some hundred times a batch; with Python's usual 5 ms the run nearly stands still.
-"""
 
 
 class Compilable(Encoder, Protocol):
@@ -36,31 +36,43 @@ class Compilable(Encoder, Protocol):
         """The same encoder, whose first forward compiles."""
 
 
-class CompilingEncoder:
-    """An encoder that becomes faster during the run; it never waits for that, and may do without.
+async def compile_encoder(
+    encoder: Compilable, torch_device: torch.device, *, tokens: int, max_tokens: int, stop: asyncio.Event
+) -> Encoder:
+    """Wait until the encoder is compiled; where that fails, or the run is stopped, it comes back as it was.
 
     Args:
-        encoder: what it starts with.
+        encoder: nothing else uses it meanwhile.
         torch_device: where the model is.
         tokens: in the batches to come.
         max_tokens: in the longest chunk.
+        stop: gives the compiler up.
     """
+    since = time.perf_counter()
+    logger().info("compile", then="the first batch", most_s=LIMIT_S)
+    thread = _CompilerThread(lambda: _compile(encoder, torch_device, tokens, max_tokens))
+    try:
+        found = await thread.result(stop)
+    finally:
+        await thread.close()
+    if isinstance(found, Exception):
+        if not stop.is_set():
+            _as_it_is(found)
+        return encoder
+    logger().info("compile", seconds=round(time.perf_counter() - since, 1))
+    return CompiledEncoder(encoder, found)
+
+
+class CompiledEncoder:
+    """A compiled encoder, and the same as it was, for batches that what was compiled does not fit."""
 
     packed = True
 
-    def __init__(
-        self, encoder: Compilable, torch_device: torch.device, *, tokens: int, max_tokens: int
-    ) -> None:
+    def __init__(self, encoder: Encoder, compiled: Encoder) -> None:
         self.dimension = encoder.dimension
         self._eager = encoder
-        self._device = torch_device
-        self._tokens, self._max_tokens = tokens, max_tokens
-        self._compiled: Encoder | None = None
+        self._compiled: Encoder | None = compiled
         self._refusals = 0
-        self._thread = ThreadPoolExecutor(1, "compile")
-        self._lock = threading.Lock()
-        self._at_work: int | None = None  # the thread's ident
-        self._thread.submit(self._work)
 
     def forward(self, batch: DeviceBatch) -> Tensor:
         compiled = self._compiled
@@ -76,54 +88,85 @@ class CompilingEncoder:
             self._refused(error)
             return self._eager.forward(batch)
 
-    async def close(self) -> None:
-        """Abandon what is not compiled yet."""
-        with self._lock:
-            if self._at_work is not None:
-                _raise_in(self._at_work, _AbandonedError)
-        await asyncio.to_thread(self._thread.shutdown)
-
     def _refused(self, error: RuntimeError) -> None:
         self._refusals += 1
         if self._refusals == REFUSALS:
             self._compiled = None
-            logger().warning("compile", error=_in_a_line(error), then="the model runs as it is")
+            _as_it_is(error)
 
-    def _work(self) -> None:
-        since, usual = time.perf_counter(), sys.getswitchinterval()
+
+def _compile(encoder: Compilable, torch_device: torch.device, tokens: int, max_tokens: int) -> Encoder:
+    """Compile with made-up batches, and hold what comes out against the model as it is."""
+    compiled = encoder.compiled(max_tokens)
+    for size in (tokens, max(FEW_TOKENS, tokens // 3)):
+        batch = _on_device(size, max_tokens, torch_device)
+        with torch.inference_mode(), _stream_of_its_own(torch_device):
+            found, expected = compiled.forward(batch), encoder.forward(batch)
+            lowest = float(functional.cosine_similarity(found, expected).min())
+        if not lowest >= LOWEST_COSINE:
+            raise EncoderError(f"the compiled model gives other vectors: cosine {lowest:.5f}")
+    if torch_device.type == "cuda":
+        torch.cuda.empty_cache()  # what the stream of its own held on to
+    return compiled
+
+
+def _on_device(tokens: int, max_tokens: int, torch_device: torch.device) -> DeviceBatch:
+    batch = made_up(tokens, max_tokens, packed=True)
+    there = torch.from_numpy(batch.tokens).to(torch_device)
+    offsets = torch.from_numpy(batch.offsets).to(torch_device, torch.int32)
+    return DeviceBatch(there, offsets, batch.offsets, batch.points, _READY)
+
+
+class _CompilerThread:
+    """One call in a thread of its own. Compilers cannot be told to stop: the thread is made to raise."""
+
+    def __init__(self, work: Callable[[], Encoder]) -> None:
+        self._lock = threading.Lock()
+        self._at_work: int | None = None  # the thread's ident
+        self._abandoned = False
+        self._pool = ThreadPoolExecutor(1, "compile")
+        self._found = self._pool.submit(self._run, work)
+
+    async def result(self, stop: asyncio.Event) -> Encoder | Exception:
+        """What the call returned or raised; an EncoderError where it was abandoned."""
+
+        async def give_up() -> None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), LIMIT_S)
+            self._abandon()
+
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(give_up(), name="watch")
+            found = await asyncio.wrap_future(self._found)
+            watch.cancel()
+        return found
+
+    async def close(self) -> None:
+        self._abandon()
+        await asyncio.to_thread(self._pool.shutdown)
+
+    def _abandon(self) -> None:
+        with self._lock:
+            self._abandoned = True
+            if self._at_work is not None:
+                _raise_in(self._at_work, _AbandonedError)
+                self._at_work = None
+
+    def _run(self, work: Callable[[], Encoder]) -> Encoder | Exception:
         try:
             try:
-                sys.setswitchinterval(GIVE_WAY_S)
-                self._at_work = threading.get_ident()
-                self._compiled = self._compile()
+                with self._lock:
+                    if self._abandoned:
+                        raise _AbandonedError
+                    self._at_work = threading.get_ident()
+                return work()
             finally:
-                sys.setswitchinterval(usual)
                 with self._lock:
                     self._at_work = None
         except _AbandonedError:
-            return
+            return EncoderError(f"given up after {LIMIT_S:.0f} s")
         except Exception as error:  # a compiler may raise anything; the run needs none of it
-            logger().warning("compile", error=_in_a_line(error), then="the model runs as it is")
-        else:
-            logger().info("compile", seconds=round(time.perf_counter() - since, 1))
-
-    def _compile(self) -> Encoder:
-        """Compile with a made-up batch, and hold what comes out against the model as it is."""
-        compiled = self._eager.compiled(self._max_tokens)
-        for tokens in (self._tokens, max(FEW_TOKENS, self._tokens // 3)):
-            batch = self._made_up(tokens)
-            with torch.inference_mode(), _stream_of_its_own(self._device):
-                found, expected = compiled.forward(batch), self._eager.forward(batch)
-                lowest = float(functional.cosine_similarity(found, expected).min())
-            if not lowest >= LOWEST_COSINE:
-                raise EncoderError(f"the compiled model gives other vectors: cosine {lowest:.5f}")
-        return compiled
-
-    def _made_up(self, tokens: int) -> DeviceBatch:
-        batch = made_up(tokens, self._max_tokens, packed=True)
-        there = torch.from_numpy(batch.tokens).to(self._device)
-        offsets = torch.from_numpy(batch.offsets).to(self._device, torch.int32)
-        return DeviceBatch(there, offsets, batch.offsets, batch.points, _READY)
+            return error
 
 
 class _AbandonedError(BaseException):
@@ -146,9 +189,9 @@ def _stream_of_its_own(torch_device: torch.device) -> AbstractContextManager[Any
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:
-    """Make a thread raise: compilers cannot be told to stop, and a run's end should not wait for them."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
-def _in_a_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+def _as_it_is(error: Exception) -> None:
+    line = " ".join(str(error).split())[:300] or type(error).__name__
+    logger().warning("compile", error=line, then="the model runs as it is")

@@ -116,6 +116,7 @@ async def open_engine(
     max_tokens: int,
     lock_name: str,
     text_bytes: int,
+    stop: asyncio.Event,
 ) -> Engine:
     """Open device and buffers and load the model, with torch imported here for the first time.
 
@@ -126,6 +127,7 @@ async def open_engine(
         max_tokens: in one chunk.
         lock_name: what the run has locked.
         text_bytes: about how much there is to read.
+        stop: ends what takes long here.
 
     Raises:
         ConfigError: the token budget is less than one chunk may have, or a CPU should compile.
@@ -154,7 +156,7 @@ async def open_engine(
     wanted_rows = slot_rows(settings, spec.dimension)
     encoder = await device.launch(load_encoder, spec, device=device, precision=settings.encoder.precision)
     if on_gpu and spec.folder:
-        encoder, budget = await tune(stack, settings, device, encoder, max_tokens, text_bytes)
+        encoder, budget = await tune(settings, device, encoder, max_tokens, text_bytes, stop)
     slots = settings.pipeline.buffers
     rows = gpu_rows(budget, free_bytes() // (slots * 4 * (spec.dimension + 1))) if on_gpu else CPU_SLOT_ROWS
     buffers = BufferPool.create(lock_name, slots=slots, rows=wanted_rows or rows, dimension=spec.dimension)

@@ -61,6 +61,7 @@ async def open_encoder(job: Job, shards: Sequence[Shard]) -> bool:
         max_tokens=wiring.chunk_limits(job.settings, job.spec)[0],
         lock_name=str(job.state.resolve()),
         text_bytes=text_bytes_of(shards),
+        stop=job.stop,
     )
     return True
 

@@ -1,12 +1,11 @@
-"""A run goes on while its model is compiled, and does not depend on that."""
+"""A model is compiled before the run, which does not depend on that."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from ingestor.compiling import CompilingEncoder
+from ingestor.compiling import CompiledEncoder, compile_encoder
 from ingestor.device import DeviceBatch
 from ingestor.encoder import Encoder, load_model
 from ingestor.model import resolve
@@ -53,37 +52,9 @@ def batch(rows: int = 20) -> DeviceBatch:
     return on_cpu(token_batch([[1] * 100] * rows))
 
 
-@asynccontextmanager
-async def compiling(eager: Any) -> AsyncIterator[CompilingEncoder]:
-    encoder = CompilingEncoder(eager, CPU, tokens=4096, max_tokens=128)
-    try:
-        yield encoder
-    finally:
-        async with asyncio.timeout(20):
-            await encoder.close()
-
-
-async def ended(encoder: CompilingEncoder) -> None:
-    """Waits until the thread has done its work."""
+async def compiled(eager: Any, stop: asyncio.Event | None = None) -> Encoder:
     async with asyncio.timeout(60):
-        await asyncio.wrap_future(encoder._thread.submit(int))
-
-
-async def test_batches_run_as_they_are_until_the_compiled_form_is_there() -> None:
-    may_end = threading.Event()
-    twin = Counted(before=may_end.wait)
-    eager = Counted(twin)
-    async with compiling(eager) as encoder:
-        encoder.forward(batch())
-        assert eager.forwards == 1
-        may_end.set()
-        await ended(encoder)
-        before = eager.forwards, twin.forwards
-        assert encoder.forward(batch()).shape == (20, 2)
-        assert (eager.forwards, twin.forwards) == (before[0], before[1] + 1)
-        encoder.forward(batch(1))  # too small to bother
-        encoder.forward(batch(2))
-        assert (eager.forwards, twin.forwards) == (before[0] + 2, before[1] + 1)
+        return await compile_encoder(eager, CPU, tokens=4096, max_tokens=100, stop=stop or asyncio.Event())
 
 
 def fails(error: Exception) -> Callable[[], object]:
@@ -93,15 +64,25 @@ def fails(error: Exception) -> Callable[[], object]:
     return raise_it
 
 
+async def test_batches_of_some_size_run_compiled() -> None:
+    twin = Counted()
+    eager = Counted(twin)
+    encoder = await compiled(eager)
+    before = eager.forwards, twin.forwards
+    assert before == (2, 2)  # made-up batches
+    assert encoder.forward(batch()).shape == (20, 2)
+    assert (eager.forwards, twin.forwards) == (2, 3)
+    encoder.forward(batch(1))  # too small to bother
+    encoder.forward(batch(2))
+    assert (eager.forwards, twin.forwards) == (4, 3)
+
+
 async def test_a_compiler_that_fails_is_a_warning() -> None:
     eager = Counted(Counted(before=fails(SyntaxError("no\nC++ compiler"))))
     with structlog.testing.capture_logs() as logs:
-        async with compiling(eager) as encoder:
-            await ended(encoder)
-            encoder.forward(batch())
-    [warning] = logs
+        assert await compiled(eager) is eager
+    _, warning = logs
     assert (warning["log_level"], warning["error"]) == ("warning", "no C++ compiler")
-    assert eager.forwards == 1
 
 
 async def test_other_vectors_are_refused() -> None:
@@ -109,47 +90,75 @@ async def test_other_vectors_are_refused() -> None:
         def forward(self, batch: DeviceBatch) -> Tensor:
             return torch.tensor([[1.0, 0.0]]).repeat(batch.rows, 1)
 
+    eager = Counted(Wrong())
     with structlog.testing.capture_logs() as logs:
-        async with compiling(Counted(Wrong())) as encoder:
-            await ended(encoder)
-            assert encoder._compiled is None
-    assert "other vectors: cosine 0.70711" in logs[0]["error"]
+        assert await compiled(eager) is eager
+    assert "other vectors: cosine 0.70711" in logs[1]["error"]
 
 
 async def test_what_would_be_compiled_again_runs_as_it_is() -> None:
     twin = Counted()
-    async with compiling(Counted(twin)) as encoder:
-        await ended(encoder)
-        twin._before = fails(RuntimeError("recompile"))
-        with structlog.testing.capture_logs() as logs:
-            for _ in range(10):
-                assert encoder.forward(batch()).shape == (20, 2)
+    encoder = await compiled(Counted(twin))
+    twin._before = fails(RuntimeError("recompile"))
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(10):
+            assert encoder.forward(batch()).shape == (20, 2)
     assert twin.forwards == 2 + 8  # two made-up batches before
     assert [log["log_level"] for log in logs] == ["warning"]
 
 
 async def test_memory_that_runs_out_is_told_to_whoever_can_halve_the_batch() -> None:
     twin = Counted()
-    async with compiling(Counted(twin)) as encoder:
-        await ended(encoder)
-        twin._before = fails(torch.OutOfMemoryError())
-        with pytest.raises(torch.OutOfMemoryError):
-            encoder.forward(batch())
-        assert encoder._compiled is twin
+    encoder = await compiled(Counted(twin))
+    twin._before = fails(torch.OutOfMemoryError())
+    with pytest.raises(torch.OutOfMemoryError):
+        encoder.forward(batch())
+    twin._before = lambda: None
+    encoder.forward(batch())
+    assert twin.forwards == 2 + 2
 
 
-async def test_the_end_of_a_run_does_not_wait_for_the_compiler() -> None:
-    started = threading.Event()
+class Endless:
+    """A compiler that never ends; says when it has begun."""
 
-    def endless() -> None:
-        started.set()
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+
+    def __call__(self) -> None:
+        self.begun.set()
         while True:
             time.sleep(0.001)
 
+
+async def test_a_stop_does_not_wait_for_the_compiler() -> None:
+    endless, stop = Endless(), asyncio.Event()
+    eager = Counted(Counted(before=endless))
     with structlog.testing.capture_logs() as logs:
-        async with compiling(Counted(Counted(before=endless))):
-            assert started.wait(10)
-    assert logs == []
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            compiling = group.create_task(compiled(eager, stop))
+            await asyncio.to_thread(endless.begun.wait, 10)
+            stop.set()
+        assert compiling.result() is eager
+    assert [log["log_level"] for log in logs] == ["info"]
+
+
+async def test_a_run_that_fails_meanwhile_leaves_no_compiler_behind() -> None:
+    endless = Endless()
+    compiling = asyncio.ensure_future(compiled(Counted(Counted(before=endless))))
+    await asyncio.to_thread(endless.begun.wait, 10)
+    compiling.cancel()
+    async with asyncio.timeout(20):
+        with pytest.raises(asyncio.CancelledError):
+            await compiling
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("compile")]
+
+
+async def test_a_compiler_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingestor.compiling.LIMIT_S", 0.1)
+    eager = Counted(Counted(before=Endless()))
+    with structlog.testing.capture_logs() as logs:
+        assert await compiled(eager) is eager
+    assert "given up" in logs[1]["error"]
 
 
 @pytest.fixture(scope="module")
@@ -189,29 +198,20 @@ class Quick(PackedEncoder):
 
 
 @pytest.mark.parametrize("family", ["bert", "xlm-roberta"])
-async def test_a_real_model_is_compiled_once_for_all_batches_while_others_run(
+async def test_a_real_model_is_compiled_once_for_all_batches(
     family: str, tmp_path: Path, opaque_attention: str
 ) -> None:
     save_model(tmp_path, family, gentle=True)
     spec = resolve(str(tmp_path / "model"))
     eager = Quick(load_model(spec, torch.float32), spec, attention=opaque_attention)
-    first = on_cpu(token_batch([list(range(5, 105))] * 12))
-    with torch.inference_mode():
-        expected = eager.forward(first)
-    encoder = CompilingEncoder(eager, CPU, tokens=4096, max_tokens=100)
-    during = 0
     with torch.inference_mode(), structlog.testing.capture_logs() as logs:
-        while encoder._compiled is None:
-            assert torch.equal(encoder.forward(first), expected)  # whatever the compiler does meanwhile
-            during += 1
-            assert not [log for log in logs if log["log_level"] == "warning"]
+        encoder = await compiled(eager)
+        assert isinstance(encoder, CompiledEncoder), logs
         for number in range(2, 12):
             lengths = [100, *range(1, 8 * number)]
             some = on_cpu(token_batch(_chunks(lengths, number)))
             torch.testing.assert_close(encoder.forward(some), eager.forward(some), atol=1e-4, rtol=1e-4)
-    assert during
     assert encoder._refusals == 0
-    await encoder.close()
 
 
 def _chunks(lengths: list[int], number: int) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -20,15 +21,15 @@ MIB, GIB = 1 << 20, 1 << 30
 @pytest.mark.parametrize(
     ("wanted", "text_bytes", "tokens_per_s", "pays"),
     [
-        ("auto", 20 * GIB, 9e6, True),  # eight minutes of MiniLM
-        ("auto", 4 * GIB, 9e6, False),  # a minute and a half of it
-        ("auto", 4 * GIB, 0.7e6, True),  # and twenty of a large model
+        ("auto", 100 * GIB, 9e6, True),  # forty minutes of MiniLM
+        ("auto", 20 * GIB, 9e6, False),  # eight of it
+        ("auto", 20 * GIB, 0.7e6, True),  # and an hour and a half of a large model
         ("auto", 100 * MIB, 0.7e6, False),
         ("on", 0, 9e6, True),
         ("off", 1000 * GIB, 1e3, False),
     ],
 )
-def test_compiling_pays_when_there_are_minutes_of_work(
+def test_compiling_pays_when_there_is_half_an_hour_of_work(
     wanted: str, text_bytes: int, tokens_per_s: float, pays: bool
 ) -> None:
     assert compiling_pays(wanted, text_bytes, tokens_per_s) is pays
@@ -53,5 +54,11 @@ async def test_a_cpu_does_not_compile(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         with pytest.raises(ConfigError, match=r"encoder\.compile: on is for CUDA devices.*; set auto or off"):
             await open_engine(
-                stack, settings, resolve("hash:8"), max_tokens=64, lock_name=str(tmp_path), text_bytes=0
+                stack,
+                settings,
+                resolve("hash:8"),
+                max_tokens=64,
+                lock_name=str(tmp_path),
+                text_bytes=0,
+                stop=asyncio.Event(),
             )

@@ -13,7 +13,7 @@ import structlog
 import torch
 
 from ingestor.budget import SIZES, choose, sweep_gpu
-from ingestor.compiling import CompilingEncoder
+from ingestor.compiling import CompiledEncoder, compile_encoder
 from ingestor.device import open_device
 from ingestor.encoder import embed, load_encoder
 from ingestor.model import resolve
@@ -37,20 +37,21 @@ async def test_compiled_is_eager(tmp_path: Path, family: str) -> None:
     device = open_device("cuda")
     eager = await device.launch(load_encoder, spec, device=device)
     assert isinstance(eager, PackedEncoder)
+    stop = asyncio.Event()
     with structlog.testing.capture_logs() as logs:
-        compiling = CompilingEncoder(eager, device.torch_device, tokens=8192, max_tokens=120)
         async with asyncio.timeout(240):
-            await asyncio.wrap_future(compiling._thread.submit(int))
-        assert compiling._compiled is not None, logs
+            compiled = await compile_encoder(
+                eager, device.torch_device, tokens=8192, max_tokens=120, stop=stop
+            )
+        assert isinstance(compiled, CompiledEncoder), logs
         for number in range(1, 9):
             lengths = np.random.default_rng(number).integers(1, 120, 40 * number).tolist()
             block = chunk_block(lengths, number=number, vocabulary=140)
             batch = Batch(block.tokens, block.offsets, block.points)
-            found = await device.launch(embed, batch, encoder=compiling, device=device)
+            found = await device.launch(embed, batch, encoder=compiled, device=device)
             expected = await device.launch(embed, batch, encoder=eager, device=device)
             assert float((found * expected).sum(1).min()) >= 0.9999
-    assert compiling._refusals == 0
-    await compiling.close()
+    assert compiled._refusals == 0
     await device.close()
 
 
