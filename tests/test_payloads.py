@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import orjson
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from ingestor.chunk import Chunk
 from ingestor.payloads import Payloads, PayloadTooLargeError
 from ingestor.records import Document
+from tests.running import Workplace
 
 
 def chunk(text: str) -> Chunk:
@@ -43,3 +46,20 @@ def test_what_is_too_large_without_metadata_fails() -> None:
     document = Document("d" * 700, "a", {"title": "T"}, 1)
     with pytest.raises(PayloadTooLargeError):
         Payloads("json", 600, trim=True).frame(document, [chunk("a")], b"\x01")
+
+
+@pytest.mark.slow
+def test_trimming_takes_in_what_had_failed_and_nothing_else(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, source={"metadata_fields": "*"})
+    place.write(
+        "a.jsonl", [{"id": 1, "text": "One."}, {"id": 2, "text": "Two.", "n": 2, "big": "x" * (8 << 20)}]
+    )
+    assert place.run(code=3).documents == {"read": 2, "indexed": 1, "failed": 1}
+    place.configure(source={"metadata_fields": "*", "oversized": "trim"})
+    ended = place.run()
+    assert ended.documents == {"read": 2, "indexed": 1, "unchanged": 1}
+    assert [(warning["kind"], warning["detail"]) for warning in ended.report["warnings"]] == [
+        ("trimmed", "2: stored without big")
+    ]
+    assert {payload.get("n") for _, payload in place.points().values()} == {None, 2}
+    assert place.run().documents == {"read": 2, "unchanged": 2}
