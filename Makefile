@@ -18,13 +18,13 @@ quickstart: $(BIN)/.quickstart
 	@echo "--- Next: ask your own question with the command above, or ingest your own text (README.md)"
 
 test: $(BIN)/.dev
-	$(BIN)/pytest -q -m "not gpu and not qdrant"
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist worksteal -m "not gpu and not qdrant"
 
 check: $(BIN)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/pytest -q -m "not gpu and not qdrant and not slow"
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist worksteal -m "not gpu and not qdrant and not slow"
 
 gpu: $(BIN)/.dev
 	$(BIN)/pytest -q -m gpu

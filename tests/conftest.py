@@ -24,4 +24,4 @@ def qdrant_server(shared_qdrant_server: QdrantServer) -> QdrantServer:
 
 
 def pytest_addoption(parser):
-    parser.addoption("--kills", type=int, default=5, help="moments at which a run is killed in the slow test")
+    parser.addoption("--kills", type=int, default=4, help="moments at which a run is killed in the slow test")

@@ -24,14 +24,14 @@ def test_vectors_equal_sentence_transformers(tmp_path):
 
     place = Workplace(tmp_path, encoder={"model": MODEL, "device": "cpu"})
     texts = [topic for topic in topics.values() if len(topic) < 12_000]
-    texts = random.Random(7).sample(texts, 40)
+    texts = random.Random(7).sample(texts, 25)
     texts += ["Ein Größenvergleich, naïve café — ﬁne", "[SEP] 你好世界。再见", "x" * 400, "a-b_c/d"]
     place.write("a.jsonl", [{"id": i, "text": text, "kind": "t"} for i, text in enumerate(texts)])
     place.run()
     found = stored(embedded(tmp_path / "qdrant", collection="things", dimension=384))
     chunks = [payload["text"] for _, payload in found.values()]
     vectors = np.stack([vector for vector, _ in found.values()])
-    assert len(chunks) > 100
+    assert len(chunks) > 60
     spec = resolve(MODEL)
     reference = SentenceTransformer(spec.folder, device="cpu")
     reference.tokenizer.split_special_tokens = True  # control tokens in running text are plain words
