@@ -119,3 +119,11 @@ async def test_a_page_that_is_too_long_is_refused_alone(tmp_path: Path) -> None:
 async def test_what_is_no_export_is_refused(tmp_path: Path) -> None:
     found = await read_paths(write(tmp_path, '{"id": 1, "text": "T"}\n'), format="mediawiki")
     assert [kind for kind, _ in found.ends["a.xml"].errors] == ["wrong_format"]
+
+
+async def test_broken_names_of_namespaces_are_done_without(tmp_path: Path) -> None:
+    head = HEAD.replace("Diskussion", "Talk & more")
+    path = write(tmp_path, head, page(1, "One."), page(2, "2", title="Talk: x", extra=""), END)
+    found = await read_paths(path)
+    assert found.ids == ["1"]
+    assert [skip.kind for skip in found.skipped] == ["namespace"]

@@ -159,7 +159,10 @@ def _prefix(title: str) -> str:
 def _prefixes(data: bytes) -> frozenset[str]:
     """What other namespaces' titles begin with, in an export whose pages do not say their namespace."""
     found = NAMESPACES.search(data)
-    names = {element.text or "" for element in ElementTree.fromstring(found[0])} if found else set()
+    try:
+        names = {element.text or "" for element in ElementTree.fromstring(found[0])} if found else set()
+    except ElementTree.ParseError:  # a page that says its namespace does not need them
+        names = set()
     known = (
         {name.casefold() for name in names} | CANONICAL | {f"{name} talk" for name in CANONICAL} | {"talk"}
     )
