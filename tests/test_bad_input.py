@@ -181,3 +181,15 @@ def test_collection_of_someone_else(place):
     target = embedded(place.folder / "qdrant", dimension=64)
     make(target, identity={"vector": {"model": "theirs"}, "record": {}, "state": "theirs"})
     refused(place, 4, "theirs", "hash:64", "--recreate")
+
+
+def test_a_recreation_that_is_refused_forgets_nothing(tmp_path):
+    place = Workplace(tmp_path)
+    place.write("a.jsonl", documents(5))
+    place.run()
+    before = place.points()
+    place.run("--recreate", "--set", 'source.paths=["typo/*.jsonl"]', code=2)
+    place.run("--recreate", "--set", "encoder.device=cuda", code=2)
+    assert len(place.recorded()) == 5
+    assert place.run().documents == {"read": 5, "unchanged": 5}
+    assert place.points().keys() == before.keys()
