@@ -262,7 +262,8 @@ class Job:
         from ingestor import telemetry
 
         if self.log_format == "json":
-            telemetry.logger().info(event, **(values or {"text": text}))
+            log = telemetry.logger().error if event == "error" else telemetry.logger().info
+            log(event, **(values or {"text": text}))
         elif event == "error":
             complain(text)
         else:

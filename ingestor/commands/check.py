@@ -20,7 +20,6 @@ from ingestor.sink import check_target
 MIB = 1 << 20
 LITTLE_DISK_BYTES = 1 << 30
 FIRST_NAMES = 3
-ROWS_PER_SLOT = 256
 DOUBT = "? "
 """Begins what is no reason to stop, but worth a look."""
 
@@ -108,13 +107,15 @@ def about_device(settings: Settings) -> str:
 
 
 def about_shared_memory(settings: Settings, spec: ModelSpec) -> str:
-    from ingestor.buffers import FOLDER, check_room
+    from ingestor import engine
+    from ingestor.buffers import FOLDER, BufferLayout, check_room
 
-    pipeline = settings.pipeline
-    slot_bytes = (
-        ROWS_PER_SLOT * spec.dimension * 4 if pipeline.buffer_bytes == "auto" else pipeline.buffer_bytes
-    )
-    needed = pipeline.buffers * slot_bytes
+    rows = engine.slot_rows(settings, spec.dimension) or engine.CPU_SLOT_ROWS
+    if engine.has_gpu(settings) and settings.pipeline.buffer_bytes == "auto":
+        from ingestor.budget import SIZES
+
+        rows = engine.gpu_rows(SIZES[-1], 0)  # the fewest that the largest budget does with
+    needed = BufferLayout("", settings.pipeline.buffers, rows, spec.dimension).nbytes
     check_room(needed)
     free = shutil.disk_usage(FOLDER).free
     return f"{needed / MIB:,.0f} MiB needed, {free / MIB:,.0f} MiB free in {FOLDER}"
