@@ -5,7 +5,7 @@ from __future__ import annotations
 from ingestor.book import WARNINGS_KEPT
 from ingestor.job import Job
 from ingestor.ledger import Plan
-from ingestor.report import Remark, Report
+from ingestor.report import Refused, Remark, Report
 
 
 def begin_account(job: Job, report: Report, plan: Plan) -> None:
@@ -44,6 +44,7 @@ async def fill_account(job: Job, report: Report, seconds: float) -> None:
         for (shard, kind), count in tally.warned.items()
         if count > WARNINGS_KEPT
     ]
+    report.refused = [Refused(f.shard, f.place, f.kind, f.detail, f.document) for f in tally.refused]
     report.shards.failed = len({shard for shard, _, _ in tally.shard_errors})
     report.replaced_characters, report.stages, report.seconds = tally.replaced_characters, job.times, seconds
     report.failures_open = await job.in_ledger(job.ledger.failures) + len(tally.shard_errors)

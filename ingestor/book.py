@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ import numpy.typing as npt
 from ingestor.records import DOCUMENTS_PER_BLOCK, Applied, Census, Failure, Verdict
 from ingestor.writes import Records, Writes
 
+FAILURES_KEPT = 100
 WARNINGS_KEPT = 5
 """So many of a kind are told of a shard in full; the others are counted."""
 
@@ -41,7 +44,12 @@ class Tally:
     shards_done: int = 0
     shard_errors: list[tuple[str, str, str]] = field(default_factory=list)
     warnings: list[tuple[str, str, str]] = field(default_factory=list)
+    refused: list[Failure] = field(default_factory=list)
     warned: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def refuse(self, failures: Iterable[Failure]) -> None:
+        """Keep the first failures in full; the ledger has all."""
+        self.refused += islice(failures, FAILURES_KEPT - len(self.refused))
 
     def warn(self, shard: str, kind: str, detail: str) -> None:
         """Keep a warning, unless there are many like it."""
@@ -152,6 +160,7 @@ class Book:
             failure = Failure(census.shard.name, place, kind, detail, document=id_, rejected=False)
             writes.failures.append((failure, census.shard.key))
             self._tally.rejected[kind] += 1
+            self._tally.refuse([failure])
         self._tally.failed += len(rows)
 
     def take_ends(self) -> list[Census]:
@@ -182,6 +191,7 @@ class Book:
         tally.duplicates += counts[Verdict.DUPLICATE]
         tally.skipped.update(census.skipped)
         tally.rejected.update(failure.kind for failure in census.failures)
+        tally.refuse(census.failures)
         tally.rejected_records += sum(failure.rejected for failure in census.failures)
         tally.replaced_characters += census.replaced_characters
         for kind, detail in census.warnings:

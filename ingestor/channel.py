@@ -13,6 +13,25 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
+class Wait:
+    """Adds up the time inside `with`, that of one which has not ended included."""
+
+    def __init__(self) -> None:
+        self._ended_s = 0.0
+        self._since: list[float] = []
+
+    @property
+    def seconds(self) -> float:
+        now = time.perf_counter()
+        return self._ended_s + sum(now - since for since in self._since)
+
+    def __enter__(self) -> None:
+        self._since.append(time.perf_counter())
+
+    def __exit__(self, *_: object) -> None:
+        self._ended_s += time.perf_counter() - self._since.pop()
+
+
 class Channel(Generic[T]):
     """A queue with a bound and an end.
 
@@ -29,16 +48,25 @@ class Channel(Generic[T]):
         self._open = producers
         self._items: deque[T] = deque()
         self._changed = asyncio.Condition()
-        self.waited_for_item_s = 0.0
-        self.waited_for_room_s = 0.0
+        self._item_wait = Wait()
+        self._room_wait = Wait()
+
+    @property
+    def waited_for_item_s(self) -> float:
+        """Seconds that takers have waited so far."""
+        return self._item_wait.seconds
+
+    @property
+    def waited_for_room_s(self) -> float:
+        """Seconds that senders have waited so far."""
+        return self._room_wait.seconds
 
     async def send(self, item: T) -> None:
         """Hand over one item; waits while the channel is full."""
         async with self._changed:
             if len(self._items) >= self._depth:
-                since = time.perf_counter()
-                await self._changed.wait_for(lambda: len(self._items) < self._depth)
-                self.waited_for_room_s += time.perf_counter() - since
+                with self._room_wait:
+                    await self._changed.wait_for(lambda: len(self._items) < self._depth)
             self._items.append(item)
             self._changed.notify_all()
 
@@ -54,9 +82,8 @@ class Channel(Generic[T]):
     async def __anext__(self) -> T:
         async with self._changed:
             if not self._items and self._open:
-                since = time.perf_counter()
-                await self._changed.wait_for(lambda: bool(self._items) or not self._open)
-                self.waited_for_item_s += time.perf_counter() - since
+                with self._item_wait:
+                    await self._changed.wait_for(lambda: bool(self._items) or not self._open)
             if not self._items:
                 raise StopAsyncIteration
             item = self._items.popleft()
@@ -87,7 +114,7 @@ class Clock:
         self._since = time.perf_counter()
 
     def read(self) -> StageTime:
-        """Since the start; a wait that is not over yet counts as busy."""
+        """Since the start."""
         waited = self._source.waited_for_item_s if self._source else 0.0
         room = self._out.waited_for_room_s if self._out else 0.0
         return StageTime(time.perf_counter() - self._since - waited - room, waited, room)

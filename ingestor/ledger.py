@@ -284,6 +284,15 @@ class Ledger:
                 "UPDATE shards SET fingerprint = ? WHERE key = ?", (self._fingerprint(shard), shard.key)
             )
 
+    def count_gone(self) -> int:
+        """Documents in the collection that only shards hold which are not listed any more."""
+        row = self._file.execute(
+            "SELECT COUNT(*) FROM records AS r JOIN shards AS s ON s.key = r.shard"
+            " WHERE s.position IS NULL AND s.key <> ? AND r.chunks > 0",
+            (LEFT,),
+        ).fetchone()
+        return int(row[0])
+
     def drop_gone(self) -> None:
         """After a complete listing: what shards held that are gone has left the source."""
         with self._file:

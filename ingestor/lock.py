@@ -63,7 +63,8 @@ def wait_for(handle: int, path: Path, until: float, give_up: Callable[[], bool])
         if time.monotonic() >= until or give_up():
             holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
             raise LockedError(
-                f"{path}: held by process {holder}; wait for it to end, or run with --lock-wait SECONDS"
+                f"{path}: held by process {holder}; try again when it has ended"
+                " (a run can wait for that: --lock-wait SECONDS)"
             )
         time.sleep(RETRY_S)
 

@@ -99,7 +99,7 @@ async def _work(job: Job, report: Report) -> None:
     begin_account(job, report, plan)
     await read_shards(job, plan.shards)
     if options.limit is None and not job.stop.is_set():
-        await _sort_out(job)
+        await _sort_out(job, report)
         if not tally.shard_errors and not job.stop.is_set():
             await _delete_left(job, report)
     if job.sinks and tally.points and not job.stop.is_set():
@@ -107,10 +107,13 @@ async def _work(job: Job, report: Report) -> None:
     report.status = "stopped" if job.stop.is_set() else "complete"
 
 
-async def _sort_out(job: Job) -> None:
+async def _sort_out(job: Job, report: Report) -> None:
     """Settle who takes over where a winner left; the shards are read again for that alone."""
-    missing = any(kind == "vanished" for _, kind, _ in job.listing.warnings)  # a disk that is not mounted?
-    if not job.tally.shard_errors and not missing:
+    odd = any(kind in ("vanished", "no_match") for _, kind, _ in job.listing.warnings)  # no disk mounted?
+    if job.listing.shards and odd and not job.options.allow_deletes:
+        if job.settings.source.sync == "mirror":
+            report.documents.withheld = await job.in_ledger(job.ledger.count_gone)
+    elif not job.tally.shard_errors:
         await job.in_ledger(job.ledger.drop_gone)
     waiting = await job.in_ledger(job.ledger.pending_count)
     while waiting and not job.stop.is_set():
@@ -134,7 +137,7 @@ async def _delete_left(job: Job, report: Report) -> None:
     total = (await job.in_ledger(job.ledger.totals))[0] if count else 0
     few = job.listing.shards and count <= source.max_delete_fraction * total
     if not few and not job.options.allow_deletes:
-        documents.withheld = count
+        documents.withheld += count
         return
     while not job.stop.is_set() and (left := await job.in_ledger(job.ledger.left, DELETED_AT_ONCE)):
         await _delete(job, [(id_, chunks) for _, id_, chunks in left])

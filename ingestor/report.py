@@ -70,6 +70,17 @@ class Remark:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A record or document that was refused: where it lies, and why."""
+
+    shard: str
+    place: int
+    kind: str
+    detail: str
+    document: str | None
+
+
 @dataclass(slots=True)
 class Report:
     """The account of one run, filled in while it goes on.
@@ -78,6 +89,7 @@ class Report:
         status: complete, stopped or failed; failed until the run says otherwise.
         failures_open: rejected and failed documents and shard errors, of this run and of earlier ones whose
             shard is unchanged.
+        refused: the first records and documents that this run refused; the state file has all.
         stages: where each stage's time went.
     """
 
@@ -93,6 +105,7 @@ class Report:
     skipped_by_kind: dict[str, int] = field(default_factory=dict)
     shard_errors: list[Remark] = field(default_factory=list)
     warnings: list[Remark] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
     chunks: Chunks = field(default_factory=Chunks)
     points: Points = field(default_factory=Points)
     tokens: Tokens = field(default_factory=Tokens)
@@ -214,6 +227,10 @@ class Report:
                 yield name, f"{remark.shard}: {remark.kind}: {remark.detail}"
             if len(remarks) > SHOWN:
                 yield name, f"and {len(remarks) - SHOWN:,} more; --report FILE has all"
+        for found in self.refused[:SHOWN]:
+            yield "refused", f"{found.shard}:{found.place}: {found.kind}: {found.detail}"
+        if len(self.refused) > SHOWN:
+            yield "refused", f"and more; --report FILE has {len(self.refused):,} of them"
         if self.failures_open:
             yield (
                 "failures",

@@ -30,7 +30,8 @@ def test_json_has_the_keys_of_the_contract_in_order(report):
     found = json.loads(report.to_json())
     assert list(found) == [
         *("status", "exit_code", "target", "collection", "seconds", "shards", "documents", "failures_open"),
-        *("rejected_by_kind", "skipped_by_kind", "shard_errors", "warnings", "chunks", "points", "tokens"),
+        *("rejected_by_kind", "skipped_by_kind", "shard_errors", "warnings", "refused"),
+        *("chunks", "points", "tokens"),
         *("replaced_characters", "rates", "stages", "bottleneck"),
     ]
     assert found["shard_errors"] == [{"shard": "a.gz", "kind": "truncated_input", "detail": "ends at byte 7"}]

@@ -243,3 +243,34 @@ def test_the_real_model(tmp_path):
     assert len(stored(target)) == 3
     found = json.loads(place.ask("search", "baking a loaf", "--json", "-k", "1").out)
     assert found["hits"][0]["document"] == "1"
+
+
+def test_a_look_at_a_collection_does_not_disturb_the_run_that_writes_to_it(tmp_path):
+    place = Workplace(tmp_path, chunk={"max_tokens": 24, "overlap_tokens": 4})
+    place.write("a.jsonl", documents(16_000))
+    running = place.start_run()
+    eventually(lambda: place.recorded() or running.poll() is not None)
+    looked = place.ask("check", code=5)
+    assert "held by process" in looked.out
+    ended = place.end(running)
+    assert (ended.code, ended.documents) == (0, {"read": 16_000, "indexed": 16_000})
+
+
+def test_what_was_refused_is_named_with_its_place(place):
+    with (place.shards / "a.jsonl").open("a") as shard:
+        shard.write('{"id": "broken", "text": 7}\n')
+    ended = place.run(code=3)
+    (refused,) = ended.report["refused"]
+    assert (refused["shard"], refused["place"], refused["kind"]) == ("a.jsonl", 41, "text_not_string")
+    assert "a.jsonl:41: text_not_string" in ended.err
+
+
+def test_mirror_deletes_nothing_while_a_pattern_matches_nothing(place):
+    both = json.dumps(["shards/a*.jsonl", "shards/b*.jsonl"])
+    settings = ("--set", f"source.paths={both}", "--set", "source.sync=mirror")
+    place.run(*settings)
+    (place.shards / "b.jsonl").rename(place.folder / "elsewhere.jsonl")
+    ended = place.run(*settings, code=3)
+    assert ended.documents == {"read": 40, "unchanged": 40, "withheld": 20}
+    assert [warning["kind"] for warning in ended.report["warnings"]] == ["no_match"]
+    assert place.run(*settings, "--allow-deletes").documents["deleted"] == 20

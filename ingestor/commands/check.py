@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def check(settings: Settings) -> Iterator[Finding]:
         return  # the rest hangs on its dimension
     yield Finding("model", "ok", about_model(spec))
     yield looked_at("shared memory", lambda: about_shared_memory(settings, spec))
-    reached = looked_at("qdrant", lambda: check_target(wiring.target_of(settings, spec)))
+    reached = looked_at("qdrant", lambda: about_qdrant(settings, spec))
     yield reached
     if reached.verdict == "ok":
         yield looked_at("collection", lambda: about_collection(settings, spec))
@@ -143,11 +144,24 @@ def about_locks(settings: Settings) -> str:
     return "free"
 
 
+def about_qdrant(settings: Settings, spec: ModelSpec) -> str:
+    with alone(settings):
+        return check_target(wiring.target_of(settings, spec))
+
+
+@contextmanager
+def alone(settings: Settings) -> Iterator[None]:
+    """Hold the embedded collection's lock: to open its files while a run writes would end that run."""
+    path = wiring.engine_lock(settings)
+    with Lock.acquire(path) if path and path.exists() else nullcontext():
+        yield
+
+
 def about_collection(settings: Settings, spec: ModelSpec) -> str:
     from ingestor.sink import collection
 
     target, state = wiring.target_of(settings, spec), Path(settings.state)
-    with collection.store_of(target) as store:
+    with alone(settings), collection.store_of(target) as store:
         found = store.read()
     if found is None:
         return "not there yet"

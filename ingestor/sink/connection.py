@@ -155,7 +155,9 @@ def _unavailable(detail: str, place: str) -> Exception:
         return ConfigError(
             f"{place}: no TLS there; write the url with http:// instead of https://, or set TLS up"
         )
-    return TransientSinkError(f"{place}: no Qdrant server can be reached; is it running? ({detail})")
+    return TransientSinkError(
+        f"{place}: no Qdrant server can be reached; is it running, and is qdrant.grpc_port right? ({detail})"
+    )
 
 
 def _exhausted(error: grpc.RpcError, detail: str, place: str) -> Exception:

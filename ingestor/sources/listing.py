@@ -39,15 +39,18 @@ def list_shards(paths: Sequence[str], root: str | None = None) -> Listing:
     Raises:
         ConfigError: a path that is no pattern does not exist.
     """
-    found = _Found()
+    found, unmatched = _Found(), list[tuple[str, str, str]]()
     for path in paths:
         if os.path.exists(path):
             found.take(path, passed_over=False)
         elif "://" in path or not glob.has_magic(path):
             raise _missing(path)
         else:
-            for match in sorted(glob.glob(path, recursive=True)):
+            matches = sorted(glob.glob(path, recursive=True))
+            for match in matches:
                 found.take(match, passed_over=True)
+            if not matches:
+                unmatched.append((path, "no_match", "nothing matches this pattern"))
     base = os.path.abspath(root) if root is not None else _common(paths)
     names = {
         path: shard_name(path, base) for path in (*found.files.values(), *(path for path, _, _ in found.odd))
@@ -57,7 +60,7 @@ def list_shards(paths: Sequence[str], root: str | None = None) -> Listing:
         for key, path in found.files.items()
     ]
     warnings = {(names[path], kind, detail) for path, kind, detail in found.odd}
-    return Listing(sorted(shards, key=lambda shard: shard.name), sorted(warnings))
+    return Listing(sorted(shards, key=lambda shard: shard.name), sorted(warnings) + unmatched)
 
 
 def fingerprint_of(status: os.stat_result) -> str:
