@@ -277,12 +277,27 @@ class Ledger:
                 "SELECT key FROM shards WHERE name = ? AND key <> ?", (shard.name, shard.key)
             ).fetchall()
             self._drop([key for (key,) in old])
+            self._doubt_early_owners(shard.key)
             self._file.execute(
                 "DELETE FROM failures WHERE shard = ? AND reading <> ?", (shard.name, shard.key)
             )
             self._file.execute(
                 "UPDATE shards SET fingerprint = ? WHERE key = ?", (self._fingerprint(shard), shard.key)
             )
+
+    def _doubt_early_owners(self, shard: int) -> None:
+        """What gave way to a later record that is gone now may come after the one that owns the id."""
+        early = self._file.execute(
+            "SELECT lost.key, lost.id, owner.chunks FROM records AS lost"
+            " JOIN shards AS s ON s.key = lost.shard"
+            " JOIN records AS owner"
+            " ON owner.key = lost.key AND owner.id = lost.id AND owner.chunks <> 0"
+            " JOIN shards AS t ON t.key = owner.shard"
+            " WHERE lost.shard = ? AND lost.chunks = 0"
+            " AND t.current AND (t.position, owner.place) < (s.position, lost.place)",
+            (shard,),
+        ).fetchall()
+        self._doubt(early)
 
     def count_gone(self) -> int:
         """Documents in the collection that only shards hold which are not listed any more."""

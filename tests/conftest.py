@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.servers import QdrantServer
 
@@ -21,6 +23,11 @@ def qdrant_server(shared_qdrant_server: QdrantServer) -> QdrantServer:
     """A test server without collections or faults."""
     shared_qdrant_server.reset()
     return shared_qdrant_server
+
+
+settings.register_profile("ci", derandomize=True)  # finds what it found before, and nothing by luck
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 
 def pytest_addoption(parser):

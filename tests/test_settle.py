@@ -186,7 +186,7 @@ SHARDS = st.dictionaries(st.sampled_from(["s1", "s2", "s3"]), RECORDS, max_size=
 RUNS = st.lists(st.tuples(SHARDS, st.none() | st.integers(0, 6)), min_size=1, max_size=5)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(runs=RUNS, lines=st.integers(1, 4), seed=st.integers(0, 2**16))
 def test_any_history(runs: list[tuple[Shards, int | None]], lines: int, seed: int) -> None:
     chance = random.Random(seed)
@@ -239,3 +239,10 @@ def test_an_edit_leaves_no_surplus_chunk(tmp_path: Path) -> None:
     tally = world.run({"s": [("a", "one")]}, random.Random(0), lines=1)
     assert _texts(world.points) == {("a", 0): "one"}
     assert tally.points_deleted > 0
+
+
+def test_a_record_that_gave_way_to_one_that_is_gone_takes_over(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run({"s2": [("a", "two")], "s3": [("a", "one")] * 3}, random.Random(0), lines=1)
+    world.run({"s3": [("a", "one"), ("a", "two")]}, random.Random(0), lines=1)
+    assert _texts(world.points) == {("a", 0): "two"}
