@@ -27,6 +27,7 @@ import numpy as np
 import orjson
 
 from ingestor.errors import ConfigError, ResourceError
+from ingestor.leaving import Leaving
 from ingestor.lookup import LEFT, SCHEMA, VERSION, state_error, totals
 from ingestor.records import Census, Failure, Shard, Verdict
 from ingestor.writes import Writes
@@ -39,6 +40,15 @@ PRAGMAS = {
     "cache_size": -65_536,  # KiB; the index by key is written to all over
     "wal_autocheckpoint": 16_384,  # pages; such scattered pages are worth collecting
 }
+
+INSERT_RECORDS = """
+INSERT OR REPLACE INTO records
+SELECT ?1, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
+    substr(?3, 16 * key + 1, 16), json_extract(value, '$[3]')
+FROM json_each(?2)
+"""
+"""One statement for a block: with one for each row, the thread would wait for the interpreter's lock after
+each, half of its time beside a busy loop. Ids have no NUL, which JSON in SQLite cannot hold (`Cleaner`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,7 @@ class Ledger:
 
     Attributes:
         thread: one thread; `await loop.run_in_executor(ledger.thread, ledger.record, ...)`.
+        leaving: what left, and what is in doubt.
         state_id: names this state file; kept in the collection, so that two state files never feed one
             collection.
     """
@@ -72,6 +83,7 @@ class Ledger:
         self._path = path
         self._file = file
         self.thread = thread
+        self.leaving = Leaving(file)
         self._salt = b""
         self.state_id: str = self.meta("state_id")
 
@@ -207,15 +219,13 @@ class Ledger:
             )
             pending = self._file.execute("SELECT 1 FROM pending LIMIT 1").fetchone()
             for records in writes.records:
-                self._file.executemany(
-                    "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", records.rows()
-                )
+                self._file.execute(INSERT_RECORDS, records.packed())
                 if pending:
                     settled = np.flatnonzero(records.chunks).tolist()
                     self._file.executemany(
                         "DELETE FROM pending WHERE id = ?", ((records.ids[row],) for row in settled)
                     )
-            self._doubt(writes.doubtful)
+            self.leaving.doubt(writes.doubtful)
             self._add_failures(writes.failures)
             self._file.executemany(
                 "DELETE FROM intents WHERE block = ?", ((block,) for block in writes.complete)
@@ -236,7 +246,7 @@ class Ledger:
         intents = self._file.execute("SELECT shard, documents FROM intents").fetchall()
         recorded = "SELECT 1 FROM records WHERE shard = ? AND key = ? AND id = ? AND chunks <> 0"
         for shard, packed in intents:
-            self._doubt(
+            self.leaving.doubt(
                 [
                     (key, id_, chunks)
                     for key, id_, chunks in zip(*orjson.loads(packed), strict=True)
@@ -244,18 +254,6 @@ class Ledger:
                 ]
             )
         self._file.execute("DELETE FROM intents")
-
-    def _doubt(self, documents: Sequence[tuple[int, str, int]]) -> None:
-        """Which record the points of these documents are of is unknown; they are to be read again."""
-        self._file.executemany(
-            "INSERT INTO pending SELECT ?1, ?2, MAX(?3, COALESCE(MAX(chunks), 0)) FROM records"
-            " WHERE key = ?1 AND id = ?2"
-            " ON CONFLICT (id) DO UPDATE SET chunks = MAX(chunks, excluded.chunks)",
-            documents,
-        )
-        self._file.executemany(
-            "UPDATE records SET chunks = 0 WHERE key = ? AND id = ?", (document[:2] for document in documents)
-        )
 
     def _add_failures(self, failures: Sequence[tuple[Failure, int]]) -> None:
         now = time.time()
@@ -276,134 +274,13 @@ class Ledger:
             old = self._file.execute(
                 "SELECT key FROM shards WHERE name = ? AND key <> ?", (shard.name, shard.key)
             ).fetchall()
-            self._drop([key for (key,) in old])
-            self._doubt_early_owners(shard.key)
+            self.leaving.drop([key for (key,) in old])
+            self.leaving.doubt_early_owners(shard.key)
             self._file.execute(
                 "DELETE FROM failures WHERE shard = ? AND reading <> ?", (shard.name, shard.key)
             )
             self._file.execute(
                 "UPDATE shards SET fingerprint = ? WHERE key = ?", (self._fingerprint(shard), shard.key)
-            )
-
-    def _doubt_early_owners(self, shard: int) -> None:
-        """What gave way to a later record that is gone now may come after the one that owns the id."""
-        early = self._file.execute(
-            "SELECT lost.key, lost.id, owner.chunks FROM records AS lost"
-            " JOIN shards AS s ON s.key = lost.shard"
-            " JOIN records AS owner"
-            " ON owner.key = lost.key AND owner.id = lost.id AND owner.chunks <> 0"
-            " JOIN shards AS t ON t.key = owner.shard"
-            " WHERE lost.shard = ? AND lost.chunks = 0"
-            " AND t.current AND (t.position, owner.place) < (s.position, lost.place)",
-            (shard,),
-        ).fetchall()
-        self._doubt(early)
-
-    def count_gone(self) -> int:
-        """Documents in the collection that only shards hold which are not listed any more."""
-        row = self._file.execute(
-            "SELECT COUNT(*) FROM records AS r JOIN shards AS s ON s.key = r.shard"
-            " WHERE s.position IS NULL AND s.key <> ? AND r.chunks > 0",
-            (LEFT,),
-        ).fetchone()
-        return int(row[0])
-
-    def drop_gone(self) -> None:
-        """After a complete listing: what shards held that are gone has left the source."""
-        with self._file:
-            self._file.execute("BEGIN IMMEDIATE")
-            gone = self._file.execute(
-                "SELECT key FROM shards WHERE position IS NULL AND key <> ?", (LEFT,)
-            ).fetchall()
-            names = self._file.execute(
-                "SELECT name FROM shards WHERE position IS NULL AND key <> ?", (LEFT,)
-            ).fetchall()
-            self._drop([key for (key,) in gone])
-            self._file.executemany("DELETE FROM failures WHERE shard = ?", names)
-
-    def _drop(self, shards: Sequence[int]) -> None:
-        """Remove readings; what only they held is taken over by a loser elsewhere, or has left."""
-        keys = json.dumps(list(shards))
-        held = self._file.execute(
-            "SELECT key, id, hash, chunks FROM records"
-            " WHERE chunks > 0 AND shard IN (SELECT value FROM json_each(?))",
-            (keys,),
-        ).fetchall()
-        self._file.execute("DELETE FROM records WHERE shard IN (SELECT value FROM json_each(?))", (keys,))
-        self._file.execute("DELETE FROM shards WHERE key IN (SELECT value FROM json_each(?))", (keys,))
-        left = []
-        for key, id_, hash_, chunks in held:
-            others = self._file.execute(
-                "SELECT chunks FROM records WHERE key = ? AND id = ?", (key, id_)
-            ).fetchall()
-            if any(other > 0 for (other,) in others):
-                continue
-            if others:
-                self._doubt([(key, id_, chunks)])
-            else:
-                left.append((key, id_, hash_, chunks))
-        self._add_left(left)
-
-    def _add_left(self, documents: Sequence[tuple[int, str, bytes, int]]) -> None:
-        self._file.executemany(
-            "INSERT INTO records SELECT ?, COALESCE(MAX(place), 0) + 1, ?, ?, ?, ?"
-            " FROM records WHERE shard = ?",
-            ((LEFT, *document, LEFT) for document in documents),
-        )
-
-    def read_again(self, listing: Sequence[Shard]) -> list[Shard]:
-        """Finished shards that hold records of pending documents, to be read again for those alone."""
-        rows = self._file.execute(
-            "SELECT DISTINCT s.name, s.key FROM pending AS p"
-            " JOIN records AS r ON r.key = p.key AND r.id = p.id JOIN shards AS s ON s.key = r.shard"
-            " WHERE s.current AND s.fingerprint IS NOT NULL AND s.position IS NOT NULL"
-        ).fetchall()
-        keys = dict(rows)
-        return [
-            replace(shard, key=keys[shard.name], position=position, again=True)
-            for position, shard in enumerate(listing)
-            if shard.name in keys
-        ]
-
-    def pending_count(self) -> int:
-        return int(self._file.execute("SELECT COUNT(*) FROM pending").fetchone()[0])
-
-    def count_left(self) -> int:
-        """Documents that left the source and are still in the collection."""
-        self._file.execute("DELETE FROM records WHERE shard = ? AND chunks = 0", (LEFT,))
-        row = self._file.execute("SELECT COUNT(*) FROM records WHERE shard = ?", (LEFT,)).fetchone()
-        return int(row[0])
-
-    def left(self, most: int) -> list[tuple[int, str, int]]:
-        """Some of them: place, id, chunks."""
-        return self._file.execute(
-            "SELECT place, id, chunks FROM records WHERE shard = ? AND chunks > 0 LIMIT ?", (LEFT, most)
-        ).fetchall()
-
-    def orphans(self, most: int) -> list[tuple[str, int]]:
-        """Documents in doubt that no shard holds any more: id, most chunks."""
-        return self._file.execute(
-            "SELECT id, chunks FROM pending AS p WHERE NOT EXISTS"
-            " (SELECT 1 FROM records AS r WHERE r.key = p.key AND r.id = p.id AND r.shard <> ?) LIMIT ?",
-            (LEFT, most),
-        ).fetchall()
-
-    def forget_orphans(self, documents: Sequence[str]) -> None:
-        """Their points are gone."""
-        with self._file:
-            self._file.execute("BEGIN IMMEDIATE")
-            self._file.executemany(
-                "DELETE FROM records WHERE shard = ? AND place IN (SELECT r.place FROM pending AS p"
-                " JOIN records AS r ON r.key = p.key AND r.id = p.id AND r.shard = ? WHERE p.id = ?)",
-                ((LEFT, LEFT, id_) for id_ in documents),
-            )
-            self._file.executemany("DELETE FROM pending WHERE id = ?", ((id_,) for id_ in documents))
-
-    def forget_left(self, places: Sequence[int]) -> None:
-        with self._file:
-            self._file.execute("BEGIN IMMEDIATE")
-            self._file.executemany(
-                "DELETE FROM records WHERE shard = ? AND place = ?", ((LEFT, place) for place in places)
             )
 
     def is_empty(self) -> bool:

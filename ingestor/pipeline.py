@@ -112,13 +112,13 @@ async def _sort_out(job: Job, report: Report) -> None:
     odd = any(kind in ("vanished", "no_match") for _, kind, _ in job.listing.warnings)  # no disk mounted?
     if job.listing.shards and odd and not job.options.allow_deletes:
         if job.settings.source.sync == "mirror":
-            report.documents.withheld = await job.in_ledger(job.ledger.count_gone)
+            report.documents.withheld = await job.in_ledger(job.ledger.leaving.count_gone)
     elif not job.tally.shard_errors:
-        await job.in_ledger(job.ledger.drop_gone)
-    waiting = await job.in_ledger(job.ledger.pending_count)
+        await job.in_ledger(job.ledger.leaving.drop_gone)
+    waiting = await job.in_ledger(job.ledger.leaving.pending_count)
     while waiting and not job.stop.is_set():
-        await read_shards(job, await job.in_ledger(job.ledger.read_again, job.listing.shards))
-        still = await job.in_ledger(job.ledger.pending_count)
+        await read_shards(job, await job.in_ledger(job.ledger.leaving.read_again, job.listing.shards))
+        still = await job.in_ledger(job.ledger.leaving.pending_count)
         if still >= waiting:
             return  # what is left has no record in a finished shard
         waiting = still
@@ -126,11 +126,11 @@ async def _sort_out(job: Job, report: Report) -> None:
 
 async def _delete_left(job: Job, report: Report) -> None:
     """Under `mirror`, delete what left the source; else say how much it is."""
-    source, documents = job.settings.source, report.documents
-    while not job.stop.is_set() and (orphans := await job.in_ledger(job.ledger.orphans, DELETED_AT_ONCE)):
+    source, documents, leaving = job.settings.source, report.documents, job.ledger.leaving
+    while not job.stop.is_set() and (orphans := await job.in_ledger(leaving.orphans, DELETED_AT_ONCE)):
         await _delete(job, orphans)  # half written by an interrupted run, and gone from the source since
-        await job.in_ledger(job.ledger.forget_orphans, [id_ for id_, _ in orphans])
-    count = await job.in_ledger(job.ledger.count_left)
+        await job.in_ledger(leaving.forget_orphans, [id_ for id_, _ in orphans])
+    count = await job.in_ledger(leaving.count_left)
     if source.sync == "append":
         documents.left = count
         return
@@ -139,9 +139,9 @@ async def _delete_left(job: Job, report: Report) -> None:
     if not few and not job.options.allow_deletes:
         documents.withheld += count
         return
-    while not job.stop.is_set() and (left := await job.in_ledger(job.ledger.left, DELETED_AT_ONCE)):
+    while not job.stop.is_set() and (left := await job.in_ledger(leaving.left, DELETED_AT_ONCE)):
         await _delete(job, [(id_, chunks) for _, id_, chunks in left])
-        await job.in_ledger(job.ledger.forget_left, [place for place, _, _ in left])
+        await job.in_ledger(leaving.forget_left, [place for place, _, _ in left])
         documents.deleted += len(left)
 
 

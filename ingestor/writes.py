@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import repeat
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from ingestor.records import Census, Failure, Int32s, Int64s, UInt8s, Verdict
 
@@ -60,11 +59,10 @@ class Records:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Rows for the table `records`."""
-        hashes = self.hashes.view("V16").ravel().tolist()
-        numbers = self.places.tolist(), self.keys.tolist()
-        return zip(repeat(self.shard), *numbers, self.ids, hashes, self.chunks.tolist(), strict=False)
+    def packed(self) -> tuple[int, str, bytes]:
+        """For one statement: the shard, [[place, key, id, chunks], ...] as JSON, 16 bytes of each hash."""
+        columns = self.places.tolist(), self.keys.tolist(), self.ids, self.chunks.tolist()
+        return self.shard, orjson.dumps(list(zip(*columns, strict=True))).decode(), self.hashes.tobytes()
 
     def surplus(self) -> Iterator[tuple[str, range]]:
         """Chunks that the collection must not hold any longer, by document id."""

@@ -40,7 +40,7 @@ def census(shard: Shard, *ids: str, chunks: int = 2) -> Census:
         ids=list(ids),
         keys=np.array([document_key(id_) for id_ in ids], np.int64),
         places=np.arange(1, n + 1),
-        hashes=as_ids(b"".join(id_.encode().ljust(16) for id_ in ids)),
+        hashes=as_ids(b"".join(id_.encode().ljust(16)[:16] for id_ in ids)),
         verdicts=np.full(n, Verdict.NEW, np.uint8),
         chunks=np.full(n, chunks, np.int32),
         stored=np.zeros(n, np.int32),
@@ -63,6 +63,20 @@ def test_only_a_finished_shard_that_has_not_changed_is_passed_over(ledger):
     assert [shard.name for shard in ledger.plan(listing(a="2", b="1"), b"salt").shards] == ["a", "b"]
 
 
+def test_rows_of_a_block_are_kept_as_they_are(ledger, tmp_path):
+    (shard,) = ledger.plan(listing(a="1"), b"").shards
+    ids = ['say "x"', "a\\b", "line\nend", "\u00e9\U0001f600", "", "7", "[1,2]"]
+    block = census(shard, *ids)
+    block.keys[0], block.keys[1] = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    block.chunks[:] = np.arange(1, len(ids) + 1)
+    record(ledger, block, *range(len(ids)))
+    found = LedgerReader(str(tmp_path / "state.sqlite3")).rows(block.keys.tolist())
+    assert list(found) == ids
+    assert [(row.place, row.hash, row.chunks) for (row,) in found.values()] == [
+        (place, hash_.tobytes(), place) for place, hash_ in enumerate(block.hashes, 1)
+    ]
+
+
 def test_another_way_to_read_makes_every_shard_new(ledger):
     ledger.finish(ledger.plan(listing(a="1"), b"salt").shards[0])
     assert ledger.plan(listing(a="1"), b"salt").shards == []
@@ -80,9 +94,9 @@ def test_what_was_under_way_when_a_run_was_killed_is_in_doubt(ledger, tmp_path):
     reader = LedgerReader(str(tmp_path / "state.sqlite3"))
     assert reader.pending(block.keys.tolist()) == {"written": 3}
     assert [row.chunks for row in reader.rows(block.keys.tolist())["recorded"]] == [3]
-    assert ledger.orphans(9) == [("written", 3)]
-    ledger.forget_orphans(["written"])
-    assert ledger.pending_count() == 0
+    assert ledger.leaving.orphans(9) == [("written", 3)]
+    ledger.leaving.forget_orphans(["written"])
+    assert ledger.leaving.pending_count() == 0
 
 
 def test_a_complete_block_leaves_nothing_in_doubt(ledger):
@@ -91,7 +105,7 @@ def test_a_complete_block_leaves_nothing_in_doubt(ledger):
     ledger.intend(block)
     ledger.record(Writes(records=[Records.of(block, np.array([0]))], complete=[0]))
     ledger.plan(listing(a="1"), b"")
-    assert ledger.pending_count() == 0
+    assert ledger.leaving.pending_count() == 0
 
 
 def test_what_left_is_kept_until_it_is_deleted(ledger):
@@ -100,12 +114,12 @@ def test_what_left_is_kept_until_it_is_deleted(ledger):
         record(ledger, census(shard, id_), 0)
         ledger.finish(shard)
     ledger.plan(listing(a="1"), b"")
-    ledger.drop_gone()
-    assert ledger.count_left() == 1
-    (left,) = ledger.left(9)
+    ledger.leaving.drop_gone()
+    assert ledger.leaving.count_left() == 1
+    (left,) = ledger.leaving.left(9)
     assert left[1:] == ("y", 2)
     assert ledger.totals() == (2, 4, 0)
-    ledger.forget_left([left[0]])
+    ledger.leaving.forget_left([left[0]])
     assert ledger.totals() == (1, 2, 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -68,28 +69,30 @@ class World:
     async def _run(
         self, ledger: Ledger, shards: Shards, chance: random.Random, lines: int, kill_after: int | None
     ) -> Tally:
-        tally = Tally()
+        tally, leaving = Tally(), ledger.leaving
         self.embedded = []
+        ask = partial(_ask, ledger.thread)
         listing = [
             Shard(0, name, "", 0, str(hash(tuple(records)))) for name, records in sorted(shards.items())
         ]
-        plan = _ask(ledger.plan, listing, b"salt")
+        plan = ask(ledger.plan, listing, b"salt")
         tally.read = plan.held + plan.lost
         tally.unchanged, tally.duplicates = plan.held, plan.lost
         if await self._pass(ledger, plan.shards, shards, chance, lines, kill_after, tally):
             return tally
-        _ask(ledger.drop_gone)
-        while waiting := _ask(ledger.pending_count):
-            await self._pass(ledger, _ask(ledger.read_again, listing), shards, chance, lines, None, tally)
-            if _ask(ledger.pending_count) >= waiting:
+        ask(leaving.drop_gone)
+        while waiting := ask(leaving.pending_count):
+            again = ask(leaving.read_again, listing)
+            await self._pass(ledger, again, shards, chance, lines, None, tally)
+            if ask(leaving.pending_count) >= waiting:
                 break  # what is left has no record any more
-        orphans = _ask(ledger.orphans, 1000)
+        orphans = ask(leaving.orphans, 1000)
         await delete_points(self.points, ((id_, range(chunks)) for id_, chunks in orphans), tally)
-        _ask(ledger.forget_orphans, [id_ for id_, _ in orphans])
-        _ask(ledger.count_left)
-        left = _ask(ledger.left, 1000)
+        ask(leaving.forget_orphans, [id_ for id_, _ in orphans])
+        ask(leaving.count_left)
+        left = ask(leaving.left, 1000)
         await delete_points(self.points, ((id_, range(chunks)) for _, id_, chunks in left), tally)
-        _ask(ledger.forget_left, [place for place, _, _ in left])
+        ask(leaving.forget_left, [place for place, _, _ in left])
         assert tally.read == tally.indexed + tally.unchanged + tally.duplicates + tally.failed
         return tally
 
@@ -116,7 +119,7 @@ class World:
                 for found, chunks in [
                     prepare_block(_options(self.state), block) for block in blocks[start : start + AHEAD]
                 ]:
-                    _ask(ledger.intend, found)
+                    _ask(ledger.thread, ledger.intend, found)
                     if killed and found.block == kill_after:
                         for chunks_ in waiting:
                             self._apply(chunks_, chance)
@@ -151,9 +154,9 @@ class World:
         return [Applied(part) for part in (points.documents[:middle], points.documents[middle:]) if len(part)]
 
 
-def _ask(method, *arguments):
+def _ask(thread, method, *arguments):
     """Run a ledger's method in the ledger's thread."""
-    return method.__self__.thread.submit(method, *arguments).result()
+    return thread.submit(method, *arguments).result()
 
 
 def _options(state: Path) -> PrepareOptions:
