@@ -15,8 +15,13 @@ or every call of it, when it depends on what is asked:
     {..., "code": "INVALID_ARGUMENT", "document": "d7"}                 whenever a point is of this document
     {..., "code": "RESOURCE_EXHAUSTED", "most": 10}                     whenever there are more points
 
-`/control/Calls` answers with how often each method was called; `/control/Reset` forgets calls, faults and
-collections. Not here: update queue, optimizer, strict mode, replicas.
+`/control/Status` takes what the next `Collections/Get` are to answer, as a JSON list, before the collection
+itself is asked again: {"status": "Yellow", "queue": 3}, {"status": "Red", "error": "no space"}. Red stays,
+and so does Grey until an update wakes the optimizer.
+
+`/control/Calls` answers with how often each method was called; `/control/Reset` forgets calls, faults,
+collections and aliases. The optimizer is a pretence: a collection whose `m` rises from 0 is yellow for the
+next few times that it is looked at. Not here: update queue, strict mode, replicas.
 """
 
 from __future__ import annotations
@@ -45,6 +50,16 @@ from qdrant_client.conversions.conversion import GrpcToRest, payload_to_grpc
 from qdrant_client.grpc import collections_service_pb2, points_service_pb2, qdrant_pb2
 
 Code = grpc.StatusCode
+HNSW = {
+    "m": 16,
+    "ef_construct": 100,
+    "full_scan_threshold": 10_000,
+    "max_indexing_threads": 0,
+    "on_disk": False,
+}
+OPTIMIZERS = {"deleted_threshold": 0.2, "vacuum_min_vector_number": 1000, "flush_interval_sec": 5}
+YELLOW_LOOKS = 3
+"""For so many looks a collection is yellow while its index is built."""
 
 
 class RefusedError(Exception):
@@ -62,6 +77,7 @@ class Collection:
 
     def __init__(self, path: Path, create: qdrant.CreateCollection | None = None) -> None:
         self.path = path
+        self.unindexed = 0  # looks until it is green
         place, self._kept = path / "edge", path / "collection.pb"
         if create is not None:
             self.asked = create
@@ -71,6 +87,29 @@ class Collection:
         else:
             self.asked = qdrant.CreateCollection.FromString(self._kept.read_bytes())
             self.shard = edge.EdgeShard.load(str(place))
+
+    def hnsw(self) -> qdrant.HnswConfigDiff:
+        """With the server's defaults for what nobody asked for."""
+        found = qdrant.HnswConfigDiff(**HNSW)
+        found.MergeFrom(self.asked.hnsw_config)
+        return found
+
+    def change(self, asked: qdrant.UpdateCollection) -> None:
+        """Take over what an update says, field by field; what it does not say stays."""
+        before = self.hnsw().m
+        self.asked.hnsw_config.MergeFrom(asked.hnsw_config)
+        self.asked.optimizers_config.MergeFrom(asked.optimizers_config)
+        for name in ("replication_factor", "write_consistency_factor"):
+            if asked.params.HasField(name):
+                setattr(self.asked, name, getattr(asked.params, name))
+        for key, value in asked.metadata.items():
+            if value.HasField("null_value"):
+                del self.asked.metadata[key]
+            else:
+                self.asked.metadata[key].CopyFrom(value)
+        if self.hnsw().m and not before and self.shard.count(edge.CountRequest(exact=True)):
+            self.unindexed = YELLOW_LOOKS
+        self.keep()
 
     def keep(self) -> None:
         new = self._kept.with_suffix(".new")
@@ -156,9 +195,12 @@ class Service:
             for folder in path.iterdir()
             if (folder / "collection.pb").exists()
         }
+        self._kept = path / "aliases.json"
+        self._aliases: dict[str, str] = json.loads(self._kept.read_text()) if self._kept.exists() else {}
+        self.answers: list[dict[str, Any]] = []  # scripted, for the next looks at a collection
 
     def _of(self, request: Any) -> Collection:
-        name = request.collection_name
+        name = self._aliases.get(request.collection_name, request.collection_name)
         if name not in self._collections:
             raise RefusedError(Code.NOT_FOUND, f"Not found: Collection `{name}` doesn't exist!")
         return self._collections[name]
@@ -167,7 +209,7 @@ class Service:
         return qdrant.HealthCheckReply(title="qdrant test server", version=self._version)
 
     def exists(self, request: Any) -> qdrant.CollectionExistsResponse:
-        exists = request.collection_name in self._collections
+        exists = self._aliases.get(request.collection_name, request.collection_name) in self._collections
         return qdrant.CollectionExistsResponse(result=qdrant.CollectionExists(exists=exists))
 
     def list_all(self, request: Any) -> qdrant.ListCollectionsResponse:
@@ -178,6 +220,8 @@ class Service:
         name = request.collection_name
         if name in self._collections:
             raise RefusedError(Code.ALREADY_EXISTS, f"Wrong input: Collection `{name}` already exists!")
+        if name in self._aliases:
+            raise RefusedError(Code.INVALID_ARGUMENT, f"Wrong input: Alias with the same name {name} exists")
         self._collections[name] = Collection(self._path / name, request)
         return qdrant.CollectionOperationResponse(result=True)
 
@@ -186,26 +230,30 @@ class Service:
         if collection is not None:
             collection.shard.close()
             shutil.rmtree(collection.path)
+            self._keep_aliases({k: v for k, v in self._aliases.items() if v != request.collection_name})
         return qdrant.CollectionOperationResponse(result=collection is not None)
 
     def update(self, request: qdrant.UpdateCollection) -> qdrant.CollectionOperationResponse:
-        collection = self._of(request)
-        for key, value in request.metadata.items():
-            collection.asked.metadata[key].CopyFrom(value)
-        collection.keep()
+        self._of(request).change(request)
+        if self.answers and self.answers[0]["status"] == "Grey":
+            self.answers.pop(0)
         return qdrant.CollectionOperationResponse(result=True)
 
     def info(self, request: qdrant.GetCollectionInfoRequest) -> qdrant.GetCollectionInfoResponse:
         collection = self._of(request)
         asked, shard = collection.asked, collection.shard
+        optimizers = qdrant.OptimizersConfigDiff(indexing_threshold=10_000, **OPTIMIZERS)
+        optimizers.MergeFrom(asked.optimizers_config)
         config = qdrant.CollectionConfig(
             params=qdrant.CollectionParams(
                 shard_number=asked.shard_number or 1,
                 vectors_config=asked.vectors_config,
                 replication_factor=asked.replication_factor or 1,
                 write_consistency_factor=asked.write_consistency_factor or 1,
+                on_disk_payload=True,
             ),
-            hnsw_config=asked.hnsw_config,
+            hnsw_config=collection.hnsw(),
+            optimizer_config=optimizers,
             metadata=asked.metadata,
         )
         if asked.HasField("quantization_config"):
@@ -216,16 +264,61 @@ class Service:
             )
             for field, one in shard.info().payload_schema.items()
         }
+        found = self._condition(collection)
+        error = found.get("error")
+        points = shard.info().points_count
         return qdrant.GetCollectionInfoResponse(
             result=qdrant.CollectionInfo(
-                status=qdrant.CollectionStatus.Green,
-                optimizer_status=qdrant.OptimizerStatus(ok=True),
+                status=qdrant.CollectionStatus.Value(found["status"]),
+                optimizer_status=qdrant.OptimizerStatus(ok=not error, error=error or ""),
                 segments_count=1,
                 config=config,
                 payload_schema=schema,
-                points_count=shard.info().points_count,
+                points_count=points,
+                indexed_vectors_count=0 if collection.unindexed or not collection.hnsw().m else points,
+                update_queue=qdrant.UpdateQueueInfo(length=found.get("queue", 0)),
             )
         )
+
+    def _condition(self, collection: Collection) -> dict[str, Any]:
+        """What a look at a collection shows: as scripted, or how far the pretended optimizer is."""
+        if self.answers:
+            stays = self.answers[0]["status"] in ("Grey", "Red")
+            return self.answers[0] if stays else self.answers.pop(0)
+        collection.unindexed = max(0, collection.unindexed - 1)
+        return {"status": "Yellow" if collection.unindexed else "Green"}
+
+    def change_aliases(self, request: qdrant.ChangeAliases) -> qdrant.CollectionOperationResponse:
+        """All of the actions or none, as seen by any other call."""
+        new = dict(self._aliases)
+        for action in request.actions:
+            if action.HasField("delete_alias"):
+                new.pop(action.delete_alias.alias_name, None)
+                continue
+            asked = action.create_alias
+            if asked.collection_name not in self._collections:
+                detail = f"Not found: Collection `{asked.collection_name}` doesn't exist!"
+                raise RefusedError(Code.NOT_FOUND, detail)
+            if asked.alias_name in self._collections:
+                detail = f"Wrong input: Collection `{asked.alias_name}` already exists!"
+                raise RefusedError(Code.ALREADY_EXISTS, detail)
+            new[asked.alias_name] = asked.collection_name
+        self._keep_aliases(new)
+        return qdrant.CollectionOperationResponse(result=True)
+
+    def list_aliases(self, request: Any) -> qdrant.ListAliasesResponse:
+        return qdrant.ListAliasesResponse(
+            aliases=[
+                qdrant.AliasDescription(alias_name=alias, collection_name=name)
+                for alias, name in self._aliases.items()
+            ]
+        )
+
+    def _keep_aliases(self, aliases: dict[str, str]) -> None:
+        self._aliases = aliases
+        new = self._kept.with_suffix(".new")
+        new.write_text(json.dumps(aliases))
+        new.rename(self._kept)
 
     def create_index(self, request: Any) -> qdrant.PointsOperationResponse:
         kind = qdrant.FieldType.Name(request.field_type).removeprefix("FieldType")
@@ -305,6 +398,8 @@ CALLS: dict[str, Callable[[Service, Any], Any]] = {
     "Collections/Delete": Service.drop,
     "Collections/Update": Service.update,
     "Collections/Get": Service.info,
+    "Collections/UpdateAliases": Service.change_aliases,
+    "Collections/ListAliases": Service.list_aliases,
     "Points/CreateFieldIndex": Service.create_index,
     "Points/Upsert": Service.upsert,
     "Points/Delete": Service.delete,
@@ -362,6 +457,8 @@ class Handler(grpc.GenericRpcHandler):
         path = handler_call_details.method.strip("/").removeprefix("qdrant.")
         if path == "control/Fault":
             return grpc.unary_unary_rpc_method_handler(self._add_fault)
+        if path == "control/Status":
+            return grpc.unary_unary_rpc_method_handler(self._script)
         if path == "control/Calls":
             return grpc.unary_unary_rpc_method_handler(self._say_calls)
         if path == "control/Reset":
@@ -380,12 +477,17 @@ class Handler(grpc.GenericRpcHandler):
         self._faults.append(Fault(json.loads(request)))
         return b""
 
+    def _script(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        self._service.answers = json.loads(request)
+        return b""
+
     def _say_calls(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         return json.dumps(self._calls).encode()
 
     def _reset(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         self._calls.clear()
         self._faults.clear()
+        self._service.answers = []
         for collection in self._service.list_all(None).collections:
             self._service.drop(qdrant.DeleteCollection(collection_name=collection.name))
         return b""

@@ -59,6 +59,10 @@ class QdrantServer:
         """Ask for something to go wrong; see `qdrant_server.py`."""
         self._control("Fault", json.dumps({"method": method, **what}).encode())
 
+    def script(self, *answers: dict[str, Any]) -> None:
+        """What the next looks at a collection show; see `qdrant_server.py`."""
+        self._control("Status", json.dumps(answers).encode())
+
     def calls(self, method: str = "Points/Upsert") -> int:
         """How often a method was called."""
         return int(json.loads(self._control("Calls", b"")).get(method, 0))
