@@ -10,10 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ByteSize,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -21,12 +19,14 @@ from pydantic import (
 )
 
 from ingestor.errors import ConfigError
+from ingestor.index_settings import Hnsw, Quantization
 from ingestor.layers import Layers, read_environment, read_overrides, read_yaml
 from ingestor.mistakes import describe
 from ingestor.values import (
+    AtLeast0,
     AtLeast1,
-    Passed,
     Port,
+    Section,
     Size,
     Text,
     Texts,
@@ -37,10 +37,6 @@ from ingestor.values import (
 )
 
 EMBEDDED_PATH = ".ingestor/qdrant"
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class Source(Section):
@@ -59,7 +55,7 @@ class Source(Section):
 
 class Chunk(Section):
     max_tokens: AtLeast1 | None = None
-    overlap_tokens: Annotated[int, Field(ge=0)] = 32
+    overlap_tokens: AtLeast0 = 32
     max_chars: AtLeast1 | None = None
 
     @model_validator(mode="after")
@@ -105,7 +101,7 @@ class Qdrant(Section):
     distance: Literal["Cosine", "Dot", "Euclid", "Manhattan"] = "Cosine"
     payload_indexes: dict[
         str, Literal["keyword", "integer", "float", "bool", "geo", "datetime", "text", "uuid"]
-    ] = {}
+    ] = Field(default_factory=dict)
     bulk: Literal["auto", "on", "off"] = "auto"
     alias: Annotated[str, AfterValidator(a_collection)] | None = None
     on_disk: bool | None = None
@@ -114,8 +110,8 @@ class Qdrant(Section):
     replication_factor: AtLeast1 | None = None
     write_consistency_factor: AtLeast1 | None = None
     keep: AtLeast1 = 1
-    hnsw: Passed = {}
-    quantization: Passed | None = None
+    hnsw: Hnsw = Hnsw()
+    quantization: Quantization | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -137,7 +133,7 @@ class Qdrant(Section):
 
 
 class Failures(Section):
-    tolerate: Annotated[int, Field(ge=0)] = 0
+    tolerate: AtLeast0 = 0
 
 
 class Metrics(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -60,6 +60,7 @@ class Job:
     profile: Profile | None = None
     tally: Tally = field(default_factory=Tally)
     written: set[str] = field(default_factory=set)
+    drift: list[str] = field(default_factory=list)
     times: dict[str, StageTime] = field(default_factory=dict)
 
     async def in_ledger(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -72,6 +73,13 @@ class Job:
             self.profile = Profile(self.options.profile, *self.options.profile_window)
             self.engine = replace(self.engine, device=self.profile.watch(self.engine.device))
             self.stack.push_async_callback(self.profile.close)
+
+    def warn_of_drift(self, differences: Sequence[str]) -> None:
+        """Tell where the collection is not what the configuration asks for, once."""
+        for difference in differences:
+            if difference not in self.drift:
+                self.drift.append(difference)
+                self.tally.warn(self.settings.qdrant.collection, "drift", difference)
 
     def stage(self, name: str) -> StageTime:
         return self.times.setdefault(name, StageTime())
@@ -136,8 +144,8 @@ async def check_identity(job: Job) -> None:
             " nothing was written. Use another collection and state, or --recreate to embed everything anew"
         )
     if not await job.in_ledger(job.ledger.is_empty):
-        adopt = job.options.adopt
-        await loop.run_in_executor(job.unpack, partial(check_filled, target, job.identity, adopt=adopt))
+        check = partial(check_filled, target, job.identity, adopt=job.options.adopt)
+        job.warn_of_drift(await loop.run_in_executor(job.unpack, check))
 
 
 async def open_sinks(job: Job) -> SinkPool:
@@ -157,6 +165,7 @@ async def open_sinks(job: Job) -> SinkPool:
             adopt=job.options.adopt,
         )
         job.stack.push_async_callback(job.sinks.close)
+        job.warn_of_drift(job.sinks.differences)
         vector = orjson.dumps(job.identity["vector"]).decode()
         await job.in_ledger(job.ledger.set_identity, vector)
     return job.sinks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -43,11 +43,14 @@ def describe(error: ValidationError, model: type[BaseModel], layers: Layers) -> 
 def settings_of(model: type[BaseModel], place: Place) -> Iterator[tuple[Place, bool]]:
     """The place of every setting and section, and whether it is a section."""
     for name, field in model.model_fields.items():
-        inner = field.annotation
-        is_section = isinstance(inner, type) and issubclass(inner, BaseModel)
-        yield (*place, name), is_section
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from settings_of(inner, (*place, name))
+        sections = [
+            inner
+            for inner in (field.annotation, *get_args(field.annotation))  # X, or one of X | None
+            if isinstance(inner, type) and issubclass(inner, BaseModel)
+        ]
+        yield (*place, name), bool(sections)
+        for section in sections:
+            yield from settings_of(section, (*place, name))
 
 
 def place_of(location: Place, known: dict[Place, bool], values: Any) -> Place:

@@ -6,8 +6,13 @@ import re
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-import yaml
-from pydantic import BeforeValidator, ByteSize, Field
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """Settings that belong together; refuses those that it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
 def as_list(value: Any) -> Any:
@@ -16,15 +21,6 @@ def as_list(value: Any) -> Any:
 
 def as_fields(value: Any) -> Any:
     return value if value == "*" else as_list(value)
-
-
-def typed(value: Any) -> Any:
-    """What is passed on to Qdrant has no schema here: its scalars become what YAML makes of them."""
-    if isinstance(value, dict):
-        return {key: typed(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [typed(inner) for inner in value]
-    return yaml.safe_load(value) if isinstance(value, str) else value
 
 
 def a_collection(name: str) -> str:
@@ -52,7 +48,7 @@ def a_device(device: str) -> str:
 
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(as_list), Field(min_length=1)]
-Passed = Annotated[dict[str, Any], BeforeValidator(typed)]
+AtLeast0 = Annotated[int, Field(ge=0)]
 AtLeast1 = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Size = Annotated[ByteSize, Field(ge=1)]

@@ -64,8 +64,8 @@ def target_of(settings: Settings, spec: ModelSpec) -> Target:
         shard_number=qdrant.shard_number,
         replication_factor=qdrant.replication_factor,
         write_consistency_factor=qdrant.write_consistency_factor,
-        hnsw=qdrant.hnsw,
-        quantization=qdrant.quantization,
+        hnsw=qdrant.hnsw.model_dump(exclude_none=True),
+        quantization=qdrant.quantization.model_dump(exclude_none=True) if qdrant.quantization else None,
         payload_indexes=qdrant.payload_indexes,
     )
 

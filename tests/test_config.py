@@ -72,7 +72,37 @@ def test_scalars_are_what_the_schema_says(config):
     assert settings.encoder.compile == "on"
     assert settings.encoder.normalize is True
     assert settings.qdrant.collection == "2024"
-    assert settings.qdrant.hnsw == {"m": 16, "on_disk": True}
+    assert settings.qdrant.hnsw.model_dump(exclude_none=True) == {"m": 16, "on_disk": True}
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("hnsw: {ef_construc: 8}", "known setting; did you mean qdrant.hnsw.ef_construct?"),
+        ("hnsw: {m: many}", "qdrant.hnsw.m should be a whole number, not 'many'"),
+        ("quantization: {scaler: {}}", "did you mean qdrant.quantization.scalar?"),
+        ("quantization: {scalar: {quantil: 0.9}}", "did you mean qdrant.quantization.scalar.quantile?"),
+        ("quantization: {product: {compression: x5}}", "qdrant.quantization.product.compression should be"),
+        ("quantization: {}", "qdrant.quantization should have one of scalar, product or binary"),
+        ("quantization: {scalar: {}, binary: {}}", "qdrant.quantization should have one of scalar"),
+    ],
+)
+def test_index_settings_are_known(complaint, written, said):
+    [line] = complaint(f"{MINIMAL}qdrant: {{{written}}}\n")
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "options"),
+    [
+        ("scalar: {quantile: 0.99}", "scalar", {"type": "int8", "quantile": 0.99}),
+        ("product: {}", "product", {"compression": "x16"}),
+        ("binary: {encoding: two_bits}", "binary", {"encoding": "two_bits"}),
+    ],
+)
+def test_quantization(config, written, kind, options):
+    found = config(f"{MINIMAL}qdrant: {{quantization: {{{written}}}}}").qdrant.quantization
+    assert found.model_dump(exclude_none=True) == {kind: options}
 
 
 def test_null_and_empty_sections(config):
@@ -127,7 +157,7 @@ class TestPrecedence:
         )
         assert settings.source.paths == ("a", "b")
         assert settings.encoder.model == "package:m/f"
-        assert settings.qdrant.hnsw == {"m": 8}
+        assert settings.qdrant.hnsw.m == 8
 
     @pytest.mark.parametrize("prompt", ["search: ", "@x", "a #b", "[open", "a=b", "on"])
     def test_what_is_no_yaml_is_text(self, config, prompt):

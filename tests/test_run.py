@@ -274,3 +274,14 @@ def test_mirror_deletes_nothing_while_a_pattern_matches_nothing(place):
     assert ended.documents == {"read": 40, "unchanged": 40, "withheld": 20}
     assert [warning["kind"] for warning in ended.report["warnings"]] == ["no_match"]
     assert place.run(*settings, "--allow-deletes").documents["deleted"] == 20
+
+
+def test_a_collection_that_is_not_as_configured_is_told_and_left_alone(place):
+    place.configure(qdrant={"hnsw": {"m": 8}})
+    place.run()
+    place.configure(qdrant={"hnsw": {"m": 32}})
+    told = {"shard": "things", "kind": "drift", "detail": "qdrant.hnsw.m: 8 there, 32 here"}
+    assert place.run().report["warnings"] == [told]  # also where nothing is new
+    place.write("c.jsonl", documents(1, start=60))
+    assert place.run().report["warnings"] == [told]
+    assert "warn drift          qdrant.hnsw.m: 8 there, 32 here" in place.ask("check").out

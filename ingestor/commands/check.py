@@ -60,7 +60,9 @@ def check(settings: Settings) -> Iterator[Finding]:
     reached = looked_at("qdrant", lambda: about_qdrant(settings, spec))
     yield reached
     if reached.verdict == "ok":
-        yield looked_at("collection", lambda: about_collection(settings, spec))
+        drift: list[str] = []
+        yield looked_at("collection", lambda: about_collection(settings, spec, drift))
+        yield from (Finding("drift", "warn", difference) for difference in drift)
 
 
 def looked_at(name: str, look: Callable[[], str]) -> Finding:
@@ -157,7 +159,8 @@ def alone(settings: Settings) -> Iterator[None]:
         yield
 
 
-def about_collection(settings: Settings, spec: ModelSpec) -> str:
+def about_collection(settings: Settings, spec: ModelSpec, drift: list[str]) -> str:
+    """What the collection holds; adds to `drift` where it is not what the configuration asks for."""
     from ingestor.sink import collection
 
     target, state = wiring.target_of(settings, spec), Path(settings.state)
@@ -168,6 +171,7 @@ def about_collection(settings: Settings, spec: ModelSpec) -> str:
     written_from = (found.identity or {}).get("state")
     known = read_status(state).get("state_id", written_from) if state.exists() else None
     collection.check(found, target, {**wiring.identity_of(settings, spec), "state": known})
+    drift += found.differences(target)
     return f"{found.points:,} points of this model"
 
 

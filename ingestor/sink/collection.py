@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 
 from ingestor.errors import IdentityMismatchError
 from ingestor.sink import Refusal, RefusedError, Target
+from ingestor.sink.drift import Settings, differences, flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +19,19 @@ class Existing:
         vectors: vector name (None: the unnamed one) to (dimension, distance).
         identity: what it was written with; None where nothing says so.
         points: how many it holds.
-        indexes: payload fields that have an index.
+        indexes: payload fields that have an index, and its kind.
+        settings: the others that a configuration may ask for.
     """
 
     vectors: Mapping[str | None, tuple[int, str]]
     identity: dict[str, Any] | None
     points: int
-    indexes: frozenset[str]
+    indexes: Mapping[str, str]
+    settings: Settings
+
+    def differences(self, target: Target) -> list[str]:
+        """Where it is not what the configuration asks for."""
+        return differences({**self.settings, **flat("payload_indexes", self.indexes)}, target)
 
 
 class Store(Protocol):
@@ -44,6 +51,10 @@ class Store(Protocol):
 
     def identity(self) -> dict[str, Any] | None:
         """What the collection was written with; None where there is none, or nothing says so."""
+        ...
+
+    def settings(self) -> Settings:
+        """What it was made with, as far as that can be told without opening it."""
         ...
 
     def create(self, identity: Mapping[str, Any]) -> None:
@@ -81,8 +92,11 @@ def store_of(target: Target, directories: int = 1) -> Store:
 
 def ensure(
     store: Store, target: Target, identity: Mapping[str, Any], *, recreate: bool = False, adopt: bool = False
-) -> None:
+) -> list[str]:
     """Leave a collection that this run may write to, with its indexes made before its first point.
+
+    Returns:
+        Where a collection that was there is not what the configuration asks for.
 
     Raises:
         IdentityMismatchError: there is one that holds something else; nothing was written.
@@ -97,20 +111,23 @@ def ensure(
         check(found, target, identity, adopt=adopt)
         if found.identity != identity:
             store.write_identity(identity)
-    indexed = found.indexes if found else frozenset()
     for field, kind in target.indexes.items():
-        if field not in indexed:
+        if found is None or field not in found.indexes:
             store.create_index(field, kind)
+    return found.differences(target) if found else []
 
 
-def check_filled(target: Target, identity: Mapping[str, Any], *, adopt: bool = False) -> None:
+def check_filled(target: Target, identity: Mapping[str, Any], *, adopt: bool = False) -> list[str]:
     """See that a collection is there, and is the one that a state file says has documents in it.
+
+    Returns:
+        Where it is not what the configuration asks for.
 
     Raises:
         IdentityMismatchError: it is gone, or belongs to another state file; nothing was written.
     """
     with store_of(target) as store:
-        known = store.identity()
+        known, settings = store.identity(), store.settings()
     if known is None and not adopt:
         raise IdentityMismatchError(
             f"{target}: the state file has documents stored there, but there is no such collection of this"
@@ -119,6 +136,7 @@ def check_filled(target: Target, identity: Mapping[str, Any], *, adopt: bool = F
         )
     if known is not None:
         _check_state(known, target, identity, adopt=adopt)
+    return differences(settings, target)
 
 
 def check(found: Existing, target: Target, identity: Mapping[str, Any], *, adopt: bool = False) -> None:

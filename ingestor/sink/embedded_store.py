@@ -11,7 +11,8 @@ import qdrant_edge as edge
 
 from ingestor.sink import Target
 from ingestor.sink.collection import Existing
-from ingestor.sink.engine import config_of, create_shard, index_kind, load_shard, told
+from ingestor.sink.drift import Settings, asked_for, flat
+from ingestor.sink.engine import HNSW, config_of, create_shard, index_kind, kind_of, load_shard, told
 from ingestor.sink.folder import folder_of, read_manifest, rename, write_manifest
 
 
@@ -42,17 +43,24 @@ class EmbeddedStore:
             return None
         self._open()
         vector = self._manifest["vector"]
-        schema = [set(shard.info().payload_schema) for shard in self._shards]
+        schemas = [shard.info().payload_schema for shard in self._shards]
+        everywhere = set.intersection(*map(set, schemas))
         return Existing(
             {vector["name"]: (vector["dimension"], vector["distance"])},
             self._manifest["identity"],
             sum(shard.count(edge.CountRequest(exact=True)) for shard in self._shards),
-            frozenset(set.intersection(*schema)),
+            {field: kind_of(schemas[0][field]) for field in everywhere},
+            self.settings(),
         )
 
     def identity(self) -> dict[str, Any] | None:
         """What the collection was written with; opens no directory."""
         return self._manifest and self._manifest["identity"]
+
+    def settings(self) -> Settings:
+        """What it was made with; what an earlier version made is taken to be as asked for."""
+        found: Settings = (self._manifest or {}).get("settings", asked_for(self._target))
+        return found
 
     def create(self, identity: Mapping[str, Any]) -> None:
         """Make the collection beside its place and move it there whole, so that a kill leaves none or all."""
@@ -63,6 +71,7 @@ class EmbeddedStore:
             "directories": self._directories,
             "vector": vector,
             "identity": dict(identity),
+            "settings": flat("hnsw", HNSW) | asked_for(target),
         }
         for field, kind in target.indexes.items():
             index_kind(field, kind)  # refuses what there is not, before anything is made

@@ -85,6 +85,11 @@ def index_kind(field: str, kind: str) -> edge.PayloadSchemaType:
     return found
 
 
+def kind_of(index: edge.PayloadIndexInfo) -> str:
+    """Our name for the kind of a payload index."""
+    return str(index.data_type).rpartition(".")[2].lower()
+
+
 def config_of(target: Target) -> edge.EdgeConfig:
     """The engine's settings for a new collection.
 
@@ -102,7 +107,7 @@ def config_of(target: Target) -> edge.EdgeConfig:
     try:
         return edge.EdgeConfig(
             vectors=params if target.vector_name is None else {target.vector_name: params},
-            hnsw_config=edge.HnswIndexConfig(**HNSW | dict(target.hnsw)) if target.hnsw else None,
+            hnsw_config=edge.HnswIndexConfig(**HNSW | _options(target.hnsw)) if target.hnsw else None,
             quantization_config=_quantization(target.quantization) if target.quantization else None,
             optimizers=edge.EdgeOptimizersConfig(indexing_threshold=INDEXING_THRESHOLD_KB),
         )
@@ -113,7 +118,7 @@ def config_of(target: Target) -> edge.EdgeConfig:
 def _quantization(settings: Mapping[str, Any]) -> Any:
     """Quantization as people write it for a server: one key, `scalar`, `product` or `binary`."""
     (kind, options), *more = settings.items()
-    options = dict(options or {})
+    options = _options(options or {})
     if kind == "scalar" and not more:
         options["type"] = _named(edge.ScalarType, options.get("type", "int8"), "qdrant.quantization")
         return edge.ScalarQuantizationConfig(**options)
@@ -125,9 +130,23 @@ def _quantization(settings: Mapping[str, Any]) -> Any:
     raise ConfigError("qdrant.quantization: one of scalar, product or binary")
 
 
+def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with the engine's own words in place of ours."""
+    words = {
+        "memory": edge.Memory,
+        "encoding": edge.BinaryQuantizationEncoding,
+        "query_encoding": edge.BinaryQuantizationQueryEncoding,
+    }
+    return {
+        name: _named(words[name], value, f"qdrant: {name}") if name in words else value
+        for name, value in settings.items()
+    }
+
+
 def _named(enum: Any, name: str, setting: str) -> Any:
-    """The member of one of the engine's enumerations, whatever the case of its letters."""
+    """The member of one of the engine's enumerations, whatever the case of its letters; one_bit is OneBit."""
     names = {key.lower(): key for key in dir(enum) if not key.startswith("_")}
-    if str(name).lower() not in names:
+    plain = str(name).lower().replace("_", "")
+    if plain not in names:
         raise ConfigError(f"{setting}: {name!r} is none of {', '.join(sorted(names))}")
-    return getattr(enum, names[str(name).lower()])
+    return getattr(enum, names[plain])

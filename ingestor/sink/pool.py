@@ -40,12 +40,17 @@ class Asked:
 
 
 class SinkPool:
-    """N executors of one process each: rows can be routed, and a process works in order of asking."""
+    """N executors of one process each: rows can be routed, and a process works in order of asking.
+
+    Attributes:
+        differences: where the collection is not what the configuration asks for.
+    """
 
     def __init__(self, target: Target, pools: Sequence[ProcessPoolExecutor]) -> None:
         self._target = target
         self._pools = pools
         self._under_way = [0] * len(pools)
+        self.differences: list[str] = []
 
     @property
     def processes(self) -> int:
@@ -82,7 +87,9 @@ class SinkPool:
             processes = directories_of(target) or processes
         pool = cls(target, [worker_process.spawn(1) for _ in range(processes)])
         try:
-            await pool._ask(0, worker.ensure_collection, target, processes, dict(identity), recreate, adopt)
+            pool.differences = await pool._ask(
+                0, worker.ensure_collection, target, processes, dict(identity), recreate, adopt
+            )
             for index in range(processes):
                 await pool._ask(index, worker.open_sink, target, index, buffers)
         except BaseException:

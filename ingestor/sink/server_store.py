@@ -14,6 +14,8 @@ from ingestor.errors import ConfigError
 from ingestor.sink import RefusedError, Target
 from ingestor.sink.collection import Existing
 from ingestor.sink.connection import AlreadyThereError, Connection, metadata_of
+from ingestor.sink.drift import Settings
+from ingestor.sink.server_settings import indexes_of, settings_of
 
 
 class ServerStore:
@@ -53,13 +55,19 @@ class ServerStore:
             {key: (int(one.size), qdrant.Distance.Name(one.distance)) for key, one in vectors.items()},
             metadata_of(info),
             self._connection.count(),
-            frozenset(info.payload_schema),
+            indexes_of(info),
+            settings_of(info, self._target.vector_name),
         )
 
     def identity(self) -> dict[str, Any] | None:
         """What the collection was written with."""
         info = self._info()
         return None if info is None else metadata_of(info)
+
+    def settings(self) -> Settings:
+        """What the server says of it."""
+        info = self._info()
+        return {} if info is None else settings_of(info, self._target.vector_name)
 
     def _info(self) -> qdrant.CollectionInfo | None:
         name, ask, stub = self._target.collection, self._connection.ask, self._connection.collections

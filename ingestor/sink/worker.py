@@ -39,10 +39,10 @@ def answer(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | I
 
 def ensure_collection(
     target: Target, directories: int, identity: Mapping[str, Any], recreate: bool, adopt: bool
-) -> None:
-    """Make or check the collection, in a process that has not opened it."""
+) -> list[str]:
+    """Make or check the collection, in a process that has not opened it; see `collection.ensure`."""
     with collection.store_of(target, directories) as store:
-        collection.ensure(store, target, identity, recreate=recreate, adopt=adopt)
+        return collection.ensure(store, target, identity, recreate=recreate, adopt=adopt)
 
 
 def open_sink(target: Target, directory: int, layout: buffers.BufferLayout | None) -> None:
