@@ -106,18 +106,22 @@ class StageTime:
 
 
 class Clock:
-    """Reads off two channels where the time of the stage between them goes."""
+    """Reads off two channels where the time of the stage between them goes, from now on."""
 
     def __init__(self, source: Channel[Any] | None, out: Channel[Any] | None) -> None:
         self._source = source
         self._out = out
-        self._since = time.perf_counter()
+        self._since = self._now()
 
     def read(self) -> StageTime:
         """Since the start."""
+        total, waited, room = (now - then for now, then in zip(self._now(), self._since, strict=True))
+        return StageTime(total - waited - room, waited, room)
+
+    def _now(self) -> tuple[float, float, float]:
         waited = self._source.waited_for_item_s if self._source else 0.0
         room = self._out.waited_for_room_s if self._out else 0.0
-        return StageTime(time.perf_counter() - self._since - waited - room, waited, room)
+        return time.perf_counter(), waited, room
 
 
 async def pump(stage: AsyncGenerator[T, None], out: Channel[T]) -> None:

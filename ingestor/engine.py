@@ -7,6 +7,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,7 +119,7 @@ async def open_engine(
     text_bytes: int,
     stop: asyncio.Event,
 ) -> Engine:
-    """Open device and buffers and load the model, with torch imported here for the first time.
+    """Open device and buffers and load the model, with torch imported here for the first time, in a thread.
 
     Args:
         stack: closes it all.
@@ -133,6 +134,7 @@ async def open_engine(
         ConfigError: the token budget is less than one chunk may have, or a CPU should compile.
         ResourceError: there is too little shared memory.
     """
+    await asyncio.to_thread(import_module, "ingestor.encoder")  # seconds, in which the loop is needed
     from ingestor.device import open_device
     from ingestor.encoder import choose_dtype, load_encoder
 

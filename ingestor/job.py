@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import orjson
 
-from ingestor import engine, wiring
+from ingestor import wiring
 from ingestor.book import Tally
 from ingestor.buffers import sweep
 from ingestor.channel import StageTime
@@ -40,7 +40,12 @@ OpenPool = Callable[..., Awaitable[SinkPool]]
 
 @dataclass(slots=True)
 class Job:
-    """What one run works with."""
+    """What one run works with.
+
+    Attributes:
+        opening: held while the collection is opened.
+        can_embed: engine and sinks are open, and the sinks see the engine's buffers.
+    """
 
     settings: Settings
     options: RunOptions
@@ -58,6 +63,8 @@ class Job:
     sinks: SinkPool | None = None
     engine: Engine | None = None
     profile: Profile | None = None
+    can_embed: bool = False
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     tally: Tally = field(default_factory=Tally)
     written: set[str] = field(default_factory=set)
     drift: list[str] = field(default_factory=list)
@@ -67,12 +74,11 @@ class Job:
         """Run one of the ledger's methods in its thread."""
         return await self.ledger.run(work, *args, **kwargs)
 
-    def start_profile(self) -> None:
-        """Watch the engine from here on, where the command line asks for it."""
-        if self.options.profile is not None and self.engine is not None:
-            self.profile = Profile(self.options.profile, *self.options.profile_window)
+    def watch_engine(self) -> None:
+        """Let the profile, if there is to be one, see what the device does from here on."""
+        if self.profile is not None and self.engine is not None:
             self.engine = replace(self.engine, device=self.profile.watch(self.engine.device))
-            self.stack.push_async_callback(self.profile.close)
+            self.stack.push_async_callback(self.profile.stop)
 
     def warn_of_drift(self, differences: Sequence[str]) -> None:
         """Tell where the collection is not what the configuration asks for, once."""
@@ -118,13 +124,16 @@ async def open_job(
         settings, options, stop, progress, stack, listing, spec, identity, state, ledger, unpack, open_pool
     )
     stack.push_async_callback(job.in_ledger, ledger.close)
+    if options.profile is not None:
+        job.profile = Profile(options.profile, *options.profile_window)
+        stack.push_async_callback(job.profile.close)
     return job
 
 
 async def check_identity(job: Job) -> None:
     """Refuse another vector identity by the ledger alone, and a collection that is not the ledger's.
 
-    `open_sinks` looks more closely, where there is work to do.
+    `opening.open_sinks` looks more closely, where there is work to do.
 
     Raises:
         IdentityMismatchError: the documents that the ledger knows have vectors of another model, or are
@@ -146,26 +155,3 @@ async def check_identity(job: Job) -> None:
     if not await job.in_ledger(job.ledger.is_empty):
         check = partial(check_filled, target, job.identity, adopt=job.options.adopt)
         job.warn_of_drift(await loop.run_in_executor(job.unpack, check))
-
-
-async def open_sinks(job: Job) -> SinkPool:
-    """Open the collection for writing, once; makes it or checks whose it is.
-
-    Raises:
-        IdentityMismatchError: it holds vectors of another model, or belongs to another state file.
-        LockedError, SinkError, ConfigError: it cannot be used.
-    """
-    if job.sinks is None:
-        job.sinks = await job.open_pool(
-            wiring.target_of(job.settings, job.spec),
-            identity=job.identity,
-            processes=engine.sink_processes(job.settings),
-            buffers=job.engine.buffers.layout if job.engine else None,
-            recreate=await job.in_ledger(job.ledger.meta, "recreate") is not None,
-            adopt=job.options.adopt,
-        )
-        job.stack.push_async_callback(job.sinks.close)
-        job.warn_of_drift(job.sinks.differences)
-        vector = orjson.dumps(job.identity["vector"]).decode()
-        await job.in_ledger(job.ledger.set_identity, vector)
-    return job.sinks

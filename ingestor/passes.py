@@ -11,7 +11,8 @@ from ingestor.channel import Channel, Clock, pump
 from ingestor.dry_run import Nowhere, write_chunks
 from ingestor.errors import DrainTimeoutError, IngestorError
 from ingestor.identity import salt_of
-from ingestor.job import Job, open_sinks
+from ingestor.job import Job
+from ingestor.opening import OnDemand, is_new, open_writing, unless_stopped
 from ingestor.prepare import prepare
 from ingestor.preparer import PrepareOptions
 from ingestor.profiling import Span
@@ -20,7 +21,6 @@ from ingestor.report import slowest
 from ingestor.settle import Sinks, settle
 from ingestor.sink import framing_of
 from ingestor.sources.read import read_blocks
-from ingestor.tuning import text_bytes_of
 
 T = TypeVar("T")
 Part = TypeVar("Part", ChunkBlock, Batch)
@@ -37,33 +37,13 @@ async def read_shards(job: Job, shards: Sequence[Shard]) -> None:
     """Read some shards and bring them to their end in collection and ledger."""
     if not shards:
         return
-    if not job.options.dry_run:
-        opening = await open_encoder(job, shards)
-        await open_sinks(job)
-        if opening and job.engine is not None:
-            job.engine.announce()  # now that nothing refuses the run any more
-            job.start_profile()
+    if not job.options.dry_run and await is_new(job):
+        await open_writing(job, shards)  # what refuses a first run does so before anything is read
     if job.workers is None:
         job.workers = await engine.open_workers(job.stack, engine.prepare_processes(job.settings))
     unsettled = await Pass(job, shards).run()
     if unsettled and not job.stop.is_set():
         raise IngestorError(f"{unsettled} documents were read but never settled, which is a bug; run again")
-
-
-async def open_encoder(job: Job, shards: Sequence[Shard]) -> bool:
-    """Open device, encoder and buffers for these shards, unless they are open; whether they were not."""
-    if job.engine is not None:
-        return False
-    job.engine = await engine.open_engine(
-        job.stack,
-        job.settings,
-        job.spec,
-        max_tokens=wiring.chunk_limits(job.settings, job.spec)[0],
-        lock_name=str(job.state.resolve()),
-        text_bytes=text_bytes_of(shards),
-        stop=job.stop,
-    )
-    return True
 
 
 class Pass:
@@ -81,7 +61,7 @@ class Pass:
     async def run(self) -> int:
         """Returns how many documents are still under way at the end, none unless the run was stopped."""
         job = self._job
-        sinks: Sinks = job.sinks if job.sinks is not None and not job.options.dry_run else Nowhere()
+        sinks: Sinks = Nowhere() if job.options.dry_run else OnDemand(job)
         clock = Clock(self._events, None)
         async with asyncio.TaskGroup() as group:
             chunk_blocks = self._read_and_prepare(group)
@@ -94,7 +74,7 @@ class Pass:
                     self._events,
                 )
             else:
-                self._embed(group, chunk_blocks)
+                group.create_task(self._embed_on_demand(group, chunk_blocks), name="embed")
             settled = group.create_task(
                 settle(
                     self._followed(),
@@ -112,7 +92,7 @@ class Pass:
 
     def _read_and_prepare(self, group: asyncio.TaskGroup) -> Channel[ChunkBlock]:
         job, source = self._job, self._job.settings.source
-        on_gpu = job.engine is not None and job.engine.on_gpu
+        on_gpu = job.engine.on_gpu if job.engine else engine.has_gpu(job.settings)
         blocks: Channel[Any] = Channel(BLOCK_DEPTH)
         chunk_blocks: Channel[ChunkBlock] = Channel(PREPARED_DEPTH if on_gpu else BLOCK_DEPTH)
         reading = read_blocks(
@@ -157,7 +137,15 @@ class Pass:
             keep_losers=job.options.dry_run,
         )
 
-    def _embed(self, group: asyncio.TaskGroup, chunk_blocks: Channel[ChunkBlock]) -> None:
+    async def _embed_on_demand(self, group: asyncio.TaskGroup, chunk_blocks: Channel[ChunkBlock]) -> None:
+        """Start the stages that embed with the first chunk; without one they cost nothing, torch included."""
+        async for block in chunk_blocks:
+            if len(block.points) and await unless_stopped(self._job, self._shards):
+                self._embed(group, chunk_blocks, block)
+                return
+        await self._events.close()
+
+    def _embed(self, group: asyncio.TaskGroup, chunk_blocks: Channel[ChunkBlock], first: ChunkBlock) -> None:
         from ingestor.copy_out import copy_out, copy_out_merged
         from ingestor.encode import encode
         from ingestor.pack import pack, pack_sorted
@@ -173,7 +161,7 @@ class Pass:
         on_device: Channel[Any] = Channel(BLOCK_DEPTH)
         embeddings: Channel[Any] = Channel(BLOCK_DEPTH)
         requests: Channel[Any] = Channel(BLOCK_DEPTH)
-        taken = self._taken("pack", chunk_blocks)
+        taken = chain(first, self._taken("pack", chunk_blocks))
         packing = (
             pack(taken, token_budget=budget, max_rows=rows, stop=stop)
             if opened.encoder.packed
@@ -260,3 +248,10 @@ class Pass:
         raise DrainTimeoutError(
             "stopped: what was packed could not be written in time; run again to complete it"
         )
+
+
+async def chain(first: T, rest: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+    """What was taken already, and then the rest."""
+    yield first
+    async for item in rest:
+        yield item

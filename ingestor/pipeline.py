@@ -19,8 +19,9 @@ from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import Nowhere
 from ingestor.errors import ConfigError, IngestorError, WorkerDiedError
 from ingestor.identity import salt_of
-from ingestor.job import Job, OpenPool, check_identity, open_job, open_sinks
-from ingestor.passes import open_encoder, read_shards
+from ingestor.job import Job, OpenPool, check_identity, open_job
+from ingestor.opening import open_encoder, open_sinks
+from ingestor.passes import read_shards
 from ingestor.report import Report
 from ingestor.settle import Sinks, delete_points
 from ingestor.sink.pool import SinkPool

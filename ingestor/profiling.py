@@ -105,10 +105,13 @@ class Profile:
         finally:
             self._domain.pop_range()
 
-    async def close(self) -> None:
-        """Write the trace and say what it shows."""
+    async def stop(self) -> None:
+        """Record no further; before the device is closed."""
         if self._device is not None:
             await self._device.launch(self._stop)
+
+    async def close(self) -> None:
+        """Write the trace and say what it shows."""
         if not self._recorded:
             error = f"the run had only {self._batches} batches, which --profile-window skips"
             logger().warning("profile", error=error)

@@ -91,7 +91,7 @@ async def sink_pool(
 ) -> AsyncIterator[SinkPool]:
     """A pool without buffers, closed at the end."""
     identity = identity or IDENTITY
-    pool = await SinkPool.open(target, identity=identity, processes=processes, buffers=None, **how)
+    pool = await SinkPool.open(target, identity=identity, processes=processes, **how)
     try:
         yield pool
     finally:
@@ -104,8 +104,9 @@ async def write(
     """Write points through a pool, one slot of them, and say which were refused."""
     buffers = BufferPool.create(str(target), slots=2, rows=len(vectors), dimension=vectors.shape[1])
     try:
-        pool = await SinkPool.open(target, identity=IDENTITY, processes=processes, buffers=buffers.layout)
+        pool = await SinkPool.open(target, identity=IDENTITY, processes=processes)
         try:
+            await pool.attach(buffers.layout)
             slot = await buffers.acquire()
             slot.vectors[: len(vectors)] = vectors
             applied = await pool.upsert(UpsertRequest(slot.index, points, refused()))

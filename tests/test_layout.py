@@ -73,12 +73,13 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "trace": (set(), set()),
     "job": (EVERYTHING, set()),
     "account": (EVERYTHING, set()),
+    "opening": (EVERYTHING, set()),
     "passes": (EVERYTHING, set()),
     "pipeline": (EVERYTHING, set()),
     "commands": (EVERYTHING, set()),
 }
 STAGES = {"prepare", "pack", "prefetch", "encode", "copy_out", "settle"}
-RUN = {"pipeline", "passes", "job", "account"}
+RUN = {"pipeline", "passes", "opening", "job", "account"}
 
 
 def _modules() -> list[tuple[str, Path]]:

@@ -55,7 +55,22 @@ def test_first_run_then_nothing_to_do(place):
     touched = place.run()
     assert touched.documents == {"read": 60, "unchanged": 60}
     assert touched.report["points"]["upserted"] == 0
+    assert set(touched.report["stages"]) == {"read", "prepare", "settle"}  # no encoder was opened
     assert same_points(points, place.points())
+
+
+def test_a_document_that_becomes_empty_leaves_without_an_encoder(place):
+    place.run()
+    edited = documents(20, start=40, words=900)
+    edited[3]["text"] = "  "
+    place.write("b.jsonl", edited)
+    place.configure(source={"sync": "mirror"})
+    ended = place.run(code=3)
+    assert ended.report["points"]["deleted"] > 1
+    assert "encode" not in ended.report["stages"]
+    assert "d43" not in {payload["document"] for _, payload in place.points().values()}
+    place.write("b.jsonl", documents(20, start=40, words=900))
+    assert place.run().documents == {"read": 60, "indexed": 1, "unchanged": 59}
 
 
 @pytest.mark.slow

@@ -68,8 +68,9 @@ async def test_search_merges_directories_and_filters(tmp_path: Path) -> None:
 async def test_refused_rows_are_named_and_not_written(tmp_path: Path) -> None:
     target = embedded(tmp_path)
     buffers = BufferPool.create("refused", slots=1, rows=20, dimension=8)
-    pool = await SinkPool.open(target, identity=IDENTITY, processes=2, buffers=buffers.layout)
+    pool = await SinkPool.open(target, identity=IDENTITY, processes=2)
     try:
+        await pool.attach(buffers.layout)
         slot = await buffers.acquire()
         slot.vectors[:] = vectors_of(20)
         slot.vectors[[3, 11]] = np.nan
@@ -95,7 +96,7 @@ async def test_a_point_larger_than_a_request_is_refused_alone(tmp_path: Path) ->
 async def test_the_stage_keeps_order_and_releases_every_slot(tmp_path: Path) -> None:
     target = embedded(tmp_path)
     buffers = BufferPool.create("stage", slots=2, rows=30, dimension=8)
-    pool = await SinkPool.open(target, identity=IDENTITY, processes=1, buffers=buffers.layout)
+    pool = await SinkPool.open(target, identity=IDENTITY, processes=1)
     points, vectors = points_of(target, 300), vectors_of(300)
 
     async def requests():
@@ -105,6 +106,7 @@ async def test_the_stage_keeps_order_and_releases_every_slot(tmp_path: Path) -> 
             yield UpsertRequest(slot.index, points.slice(start, start + 30), refused())
 
     try:
+        await pool.attach(buffers.layout)
         answers = [applied async for applied in upsert(requests(), sinks=pool, buffers=buffers)]
         assert [applied.documents[0] for applied in answers] == list(range(0, 300, 30))
         assert await pool.count() == 300
@@ -177,8 +179,9 @@ async def test_a_folder_that_another_process_holds_is_locked(tmp_path: Path) -> 
 async def test_what_was_applied_outlives_a_killed_process(tmp_path: Path) -> None:
     target = embedded(tmp_path)
     buffers = BufferPool.create("killed", slots=1, rows=100, dimension=8)
-    pool = await SinkPool.open(target, identity=IDENTITY, processes=1, buffers=buffers.layout)
+    pool = await SinkPool.open(target, identity=IDENTITY, processes=1)
     try:
+        await pool.attach(buffers.layout)
         slot = await buffers.acquire()
         slot.vectors[:] = vectors_of(100)
         await pool.upsert(UpsertRequest(slot.index, points_of(target, 100), refused()))

@@ -29,6 +29,7 @@ class Dropping:
     """
 
     processes = 1
+    differences = ()
 
     def __init__(self) -> None:
         self.arrivals: list[tuple[float, int]] = []
@@ -36,6 +37,9 @@ class Dropping:
     async def open(self, target: Any, **_: Any) -> Any:
         """In place of `SinkPool.open`."""
         return self
+
+    async def attach(self, buffers: Any) -> None:
+        pass
 
     def submit(self, request: UpsertRequest) -> Answered:
         self.arrivals.append((time.perf_counter(), len(request.points)))

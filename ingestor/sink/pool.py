@@ -64,7 +64,6 @@ class SinkPool:
         *,
         identity: Mapping[str, Any],
         processes: int,
-        buffers: BufferLayout | None,
         recreate: bool = False,
         adopt: bool = False,
     ) -> SinkPool:
@@ -74,7 +73,6 @@ class SinkPool:
             target: the collection.
             identity: `vector`, `record` and `state`; kept with the collection.
             processes: how many; a collection in the embedded engine keeps the number that it was made with.
-            buffers: the slots that requests name; None where nothing will be upserted.
             recreate: drop the collection first.
             adopt: take over a collection of another state file.
 
@@ -91,11 +89,20 @@ class SinkPool:
                 0, worker.ensure_collection, target, processes, dict(identity), recreate, adopt
             )
             for index in range(processes):
-                await pool._ask(index, worker.open_sink, target, index, buffers)
+                await pool._ask(index, worker.open_sink, target, index)
         except BaseException:
+            pool.kill()  # nothing was written, and what they wait for may never come
             await pool.close()
             raise
         return pool
+
+    async def attach(self, buffers: BufferLayout) -> None:
+        """Let the processes see the slots that requests name; before the first upsert.
+
+        Raises:
+            ResourceError: they are not there (any more).
+        """
+        await self._ask_all(partial(worker.attach, buffers))
 
     def submit(self, request: UpsertRequest) -> Asked:
         """Ask for a request's points to be written, now; `applied` waits for the answer."""

@@ -20,11 +20,11 @@ _open: list[Session] = []  # the one thing that a sink process keeps between two
 
 
 class Session:
-    """A sink, and the slots that it reads."""
+    """A sink, and the slots that it reads, once there are any."""
 
-    def __init__(self, sink: Sink, attached: buffers.AttachedBuffers | None) -> None:
+    def __init__(self, sink: Sink) -> None:
         self.sink = sink
-        self.attached = attached
+        self.attached: buffers.AttachedBuffers | None = None
 
 
 def answer(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | IngestorError:
@@ -45,10 +45,14 @@ def ensure_collection(
         return collection.ensure(store, target, identity, recreate=recreate, adopt=adopt)
 
 
-def open_sink(target: Target, directory: int, layout: buffers.BufferLayout | None) -> None:
+def open_sink(target: Target, directory: int) -> None:
     """Open the collection, or one directory of it, for writing."""
-    attached = buffers.attach(layout) if layout else None
-    _open.append(Session(_sink_of(target, directory), attached))
+    _open.append(Session(_sink_of(target, directory)))
+
+
+def attach(layout: buffers.BufferLayout) -> None:
+    """Map the slots that vectors are read from."""
+    _open[0].attached = buffers.attach(layout)
 
 
 def _sink_of(target: Target, directory: int) -> Sink:

@@ -1,0 +1,104 @@
+"""What a run opens once it turns out that there is something to write: the encoder, and the collection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import orjson
+
+from ingestor import engine, wiring
+from ingestor.engine import Engine
+from ingestor.job import Job
+from ingestor.records import Shard, UInt8s
+from ingestor.sink.pool import SinkPool
+from ingestor.tuning import text_bytes_of
+
+
+async def is_new(job: Job) -> bool:
+    """Whether the collection is still to be made, or to be made anew."""
+    meta = job.ledger.meta
+    return await job.in_ledger(meta, "identity") is None or await job.in_ledger(meta, "recreate") is not None
+
+
+async def open_writing(job: Job, shards: Sequence[Shard]) -> None:
+    """Open all that embedding these shards needs, unless it is open.
+
+    The collection comes last, so that nothing is made where an encoder refuses the run.
+    """
+    opened = await open_encoder(job, shards)
+    sinks = await open_sinks(job)
+    if not job.can_embed:
+        await sinks.attach(opened.buffers.layout)
+        opened.announce()  # now that nothing refuses the run any more
+        job.watch_engine()
+        job.can_embed = True
+
+
+async def open_encoder(job: Job, shards: Sequence[Shard]) -> Engine:
+    """Open device, encoder and buffers, once.
+
+    Raises:
+        ConfigError, ModelError, ResourceError: they cannot be used.
+    """
+    if job.engine is None:
+        job.engine = await engine.open_engine(
+            job.stack,
+            job.settings,
+            job.spec,
+            max_tokens=wiring.chunk_limits(job.settings, job.spec)[0],
+            lock_name=str(job.state.resolve()),
+            text_bytes=text_bytes_of(shards),
+            stop=job.stop,
+        )
+    return job.engine
+
+
+async def open_sinks(job: Job) -> SinkPool:
+    """Open the collection for writing, once; makes it or checks whose it is.
+
+    Raises:
+        IdentityMismatchError: it holds vectors of another model, or belongs to another state file.
+        LockedError, SinkError, ConfigError: it cannot be used.
+    """
+    async with job.opening:
+        if job.sinks is None:
+            job.sinks = await job.open_pool(
+                wiring.target_of(job.settings, job.spec),
+                identity=job.identity,
+                processes=engine.sink_processes(job.settings),
+                recreate=await job.in_ledger(job.ledger.meta, "recreate") is not None,
+                adopt=job.options.adopt,
+            )
+            job.stack.push_async_callback(job.sinks.close)
+            job.warn_of_drift(job.sinks.differences)
+            vector = orjson.dumps(job.identity["vector"]).decode()
+            await job.in_ledger(job.ledger.set_identity, vector)
+    return job.sinks
+
+
+async def unless_stopped(job: Job, shards: Sequence[Shard]) -> bool:
+    """`open_writing`, given up as soon as the run is stopped; whether it is all open."""
+    async with asyncio.TaskGroup() as group:
+        opening = group.create_task(open_writing(job, shards), name="open")
+        stopped = group.create_task(job.stop.wait(), name="stop")
+        await asyncio.wait((opening, stopped), return_when=asyncio.FIRST_COMPLETED)
+        opening.cancel()
+        stopped.cancel()
+    return not opening.cancelled()
+
+
+class OnDemand:
+    """The collection as `settle` sees it: opened when there is something to delete from it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    async def delete(self, ids: UInt8s) -> None:
+        """Delete the points with these ids, uint8[n, 16]."""
+        await (await open_sinks(self._job)).delete(ids)
+
+    async def flush(self) -> None:
+        """Make durable what was written."""
+        if self._job.sinks is not None:
+            await self._job.sinks.flush()
