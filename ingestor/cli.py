@@ -189,6 +189,24 @@ def status(config: Config, overrides: Overrides = None, as_json: AsJson = False)
     show(command.as_json(found) if as_json else command.as_text(found))
 
 
+@app.command()
+def verify(
+    config: Config,
+    sample: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Embed so many stored texts again; 0 loads no model.")
+    ] = 100,
+    as_json: AsJson = False,
+    overrides: Overrides = None,
+) -> None:
+    """Compare the collection with the state file, point by point, and some vectors with their texts."""
+    from ingestor.commands import verify as command
+
+    settings = read_settings(config, overrides)
+    found = command.verify(settings, sample=sample)
+    show([command.as_json(settings, found)] if as_json else map(str, command.findings(found)))
+    command.require_same(settings, found)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One run, from its settings to its exit code."""

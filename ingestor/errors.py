@@ -21,6 +21,10 @@ class ModelError(ConfigError):
     """The model is not there, or it has a part that this encoder does not understand."""
 
 
+class NothingThereError(IngestorError):
+    """There is no collection or no state file yet; a run makes them."""
+
+
 class IdentityMismatchError(IngestorError):
     """The collection holds vectors of another model or belongs to another state file; nothing was written."""
 

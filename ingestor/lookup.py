@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ingestor.errors import ConfigError, ResourceError
+from ingestor.errors import ConfigError, NothingThereError, ResourceError
 
 VERSION = 1
 LEFT = 0
@@ -94,6 +94,20 @@ class LedgerReader:
         )
         return dict(rows.fetchall())
 
+    def close(self) -> None:
+        self._file.close()
+
+
+def existing_state(path: Path) -> Path:
+    """The path of a state file that is there.
+
+    Raises:
+        NothingThereError: it is not.
+    """
+    if not path.exists():
+        raise NothingThereError(f"state {path}: not there yet; nothing was ingested with this configuration")
+    return path
+
 
 def open_to_read(path: Path) -> sqlite3.Connection:
     """Connect to an existing state file; every statement is a transaction of its own."""
@@ -109,10 +123,10 @@ def read_status(path: Path) -> dict[str, Any]:
     """What `status` shows, from the state file alone.
 
     Raises:
-        ConfigError: there is no state file yet, or it cannot be read.
+        NothingThereError: there is no state file yet.
+        ConfigError: it is none, or cannot be read.
     """
-    if not path.exists():
-        raise ConfigError(f"state {path}: not there yet; nothing was ingested with this configuration")
+    existing_state(path)
     try:
         file = open_to_read(path)
         documents, points, failures = totals(file)

@@ -184,6 +184,21 @@ def vectors_output(vector: Any) -> qdrant.VectorsOutput:
     return qdrant.VectorsOutput(vector=one(vector))
 
 
+def selected(asked: qdrant.WithPayloadSelector) -> Any:
+    """Which fields of a payload are asked for."""
+    if asked.WhichOneof("selector_options") == "include":
+        return list(asked.include.fields)
+    return asked.enable
+
+
+def retrieved(point: Any) -> qdrant.RetrievedPoint:
+    return qdrant.RetrievedPoint(
+        id=point_id(point.id),
+        payload=payload_to_grpc(point.payload or {}),
+        vectors=None if point.vector is None else vectors_output(point.vector),
+    )
+
+
 class Service:
     """The calls, by name; each takes and gives protobuf messages."""
 
@@ -345,18 +360,21 @@ class Service:
     def scroll(self, request: qdrant.ScrollPoints) -> qdrant.ScrollResponse:
         offset = id_of(request.offset) if request.HasField("offset") else None
         page, following = self._of(request).shard.scroll(
-            edge.ScrollRequest(limit=request.limit or 10, offset=offset, with_vector=True, with_payload=True)
-        )
-        result = [
-            qdrant.RetrievedPoint(
-                id=point_id(point.id),
-                payload=payload_to_grpc(point.payload or {}),
-                vectors=vectors_output(point.vector) if request.with_vectors.enable else None,
+            edge.ScrollRequest(
+                limit=request.limit or 10,
+                offset=offset,
+                with_vector=request.with_vectors.enable,
+                with_payload=selected(request.with_payload),
             )
-            for point in page
-        ]
+        )
         rest = None if following is None else point_id(following)
-        return qdrant.ScrollResponse(result=result, next_page_offset=rest)
+        return qdrant.ScrollResponse(result=map(retrieved, page), next_page_offset=rest)
+
+    def get(self, request: qdrant.GetPoints) -> qdrant.GetResponse:
+        ids = [id_of(point) for point in request.ids]
+        payload, vectors = selected(request.with_payload), request.with_vectors.enable
+        found = self._of(request).shard.retrieve(ids, payload, vectors)
+        return qdrant.GetResponse(result=map(retrieved, found))
 
     def query_batch(self, request: qdrant.QueryBatchPoints) -> qdrant.QueryBatchResponse:
         shard = self._of(request).shard
@@ -405,6 +423,7 @@ CALLS: dict[str, Callable[[Service, Any], Any]] = {
     "Points/Delete": Service.delete,
     "Points/Count": Service.count,
     "Points/Scroll": Service.scroll,
+    "Points/Get": Service.get,
     "Points/QueryBatch": Service.query_batch,
 }
 SERVICES = {

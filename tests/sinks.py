@@ -123,7 +123,8 @@ def stored(target: Target) -> dict[bytes, tuple[Float32s, dict[str, Any]]]:
     """All that a collection holds, by id."""
     reader = open_reader(target)
     try:
-        found = {point: (vector, payload) for point, vector, payload in reader.points()}
+        points = [point for page in reader.scan(vectors=True) for point in page]
+        found = {point.id: (point.vector, point.payload) for point in points}
         assert len(found) == reader.count()
         return found
     finally:

@@ -117,10 +117,12 @@ def test_search_with_another_model(ask):
     assert len(err.splitlines()) == 1
 
 
-def test_search_where_nothing_is(ask, folder):
-    code, _, err = ask("search", "salt", "--set", "qdrant.path=elsewhere")
-    assert code == 1
-    assert len(err.splitlines()) == 1
+def test_where_nothing_is_yet(ask, folder):
+    for command in (["search", "salt"], ["verify"], ["status"]):
+        code, out, err = ask(*command, "--set", "qdrant.path=elsewhere", "--set", "state=elsewhere/s")
+        assert (code, out) == (1, "")
+        assert "there is none yet" in err or "not there yet" in err
+        assert len(err.splitlines()) == 1
     assert not (folder / "elsewhere").exists()
 
 

@@ -57,6 +57,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "worker": (set(), set()),
     "identity": ({"model", "records"}, set()),
     "lookup": (set(), set()),
+    "holdings": ({"identity", "lookup"}, set()),
     "writes": ({"records"}, set()),
     "leaving": ({"lookup", "records"}, set()),
     "ledger": ({"leaving", "lookup", "records", "writes"}, set()),

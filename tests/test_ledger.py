@@ -9,7 +9,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from ingestor.errors import ConfigError, ResourceError
+from ingestor.errors import ConfigError, NothingThereError, ResourceError
 from ingestor.identity import as_ids, document_key
 from ingestor.ledger import Ledger
 from ingestor.lookup import LedgerReader, read_status
@@ -172,7 +172,7 @@ def test_another_schema_is_refused_with_a_way_out(tmp_path):
 
 
 def test_no_state_yet(tmp_path):
-    with pytest.raises(ConfigError, match="nothing was ingested"):
+    with pytest.raises(NothingThereError, match="nothing was ingested"):
         read_status(tmp_path / "s")
 
 

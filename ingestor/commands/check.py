@@ -6,11 +6,11 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from ingestor import wiring
+from ingestor.commands.common import Finding, alone
 from ingestor.config import Settings, refuse_unbuilt
 from ingestor.errors import ConfigError, IngestorError
 from ingestor.lock import Lock
@@ -23,24 +23,6 @@ LITTLE_DISK_BYTES = 1 << 30
 FIRST_NAMES = 3
 DOUBT = "? "
 """Begins what is no reason to stop, but worth a look."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was found out about one thing.
-
-    Attributes:
-        verdict: ok, warn (the run may get into trouble) or FAIL (it would end).
-        exit_code: that a run would end with.
-    """
-
-    name: str
-    verdict: str
-    detail: str
-    exit_code: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.verdict:<5}{self.name:<15}{self.detail}"
 
 
 def check(settings: Settings) -> Iterator[Finding]:
@@ -149,14 +131,6 @@ def about_locks(settings: Settings) -> str:
 def about_qdrant(settings: Settings, spec: ModelSpec) -> str:
     with alone(settings):
         return check_target(wiring.target_of(settings, spec))
-
-
-@contextmanager
-def alone(settings: Settings) -> Iterator[None]:
-    """Hold the embedded collection's lock: to open its files while a run writes would end that run."""
-    path = wiring.engine_lock(settings)
-    with Lock.acquire(path) if path and path.exists() else nullcontext():
-        yield
 
 
 def about_collection(settings: Settings, spec: ModelSpec, drift: list[str]) -> str:

@@ -9,20 +9,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ingestor import wiring
+from ingestor.commands.common import alone
+from ingestor.commands.vectors import check_model, embed
 from ingestor.config import Settings
-from ingestor.errors import ConfigError, IdentityMismatchError
-from ingestor.lock import Lock
-from ingestor.model import ModelSpec
-from ingestor.records import Batch, Int32s, Points
-from ingestor.sink import Float32s, Hit, Reader, open_reader
-from ingestor.tokenizer import load_tokenizer
+from ingestor.errors import ConfigError
+from ingestor.sink import Hit, open_reader
 
 Warn = Callable[[str], None]
 
-QUERIES_PER_BATCH = 32
 SHOWN_CHARACTERS = 300
 
 
@@ -94,68 +89,22 @@ def search(
         LockedError: a run has the embedded collection.
         IdentityMismatchError: the collection was written with another model.
     """
+
+    def too_long(row: int, room: int, length: int) -> None:
+        id_ = queries[row].id
+        warn(f"query {id_}: only its first {room} of {length} tokens count; the model takes no more")
+
     conditions = read_filter(where)
     spec = wiring.spec_of(settings)
     with ExitStack() as stack:
-        lock = wiring.engine_lock(settings)
-        if lock and lock.parent.exists():
-            stack.enter_context(Lock.acquire(lock))
+        stack.enter_context(alone(settings))
         reader = open_reader(wiring.target_of(settings, spec))
         stack.callback(reader.close)
         check_model(reader, spec, settings)
-        vectors = embed(settings, spec, token_ids(spec, queries, warn))
+        texts = [query.text for query in queries]
+        vectors = embed(settings, spec, texts, prompt=spec.query_prompt, too_long=too_long)
         found = reader.search(vectors, hits, exact=exact, filter=conditions)
     return map(Answer, queries, found)
-
-
-def check_model(reader: Reader, spec: ModelSpec, settings: Settings) -> None:
-    qdrant = settings.qdrant
-    wanted = wiring.identity_of(settings, spec)["vector"]
-    stored = (reader.identity() or {}).get("vector", wanted)
-    if differing := [name for name in wanted if stored.get(name) != wanted[name]]:
-        says = "; ".join(f"{name}: {stored.get(name)!r} there, {wanted[name]!r} here" for name in differing)
-        raise IdentityMismatchError(
-            f"collection {qdrant.collection!r} holds vectors of another model ({says});"
-            " search with the configuration that it was written with"
-        )
-
-
-def token_ids(spec: ModelSpec, queries: Sequence[Query], warn: Warn) -> list[Int32s]:
-    """The tokens of each query, prompt and special tokens among them, cut to what the model takes."""
-    tokenizer = load_tokenizer(spec)
-    room = spec.max_tokens - len(tokenizer.prefix) - len(tokenizer.suffix)
-    found = []
-    for query, ids in zip(queries, tokenizer.ids([spec.query_prompt + q.text for q in queries]), strict=True):
-        if len(ids) > room:
-            warn(
-                f"query {query.id}: only its first {room} of {len(ids)} tokens count; the model takes no more"
-            )
-        found.append(np.concatenate([tokenizer.prefix, ids[:room], tokenizer.suffix]).astype(np.int32))
-    return found
-
-
-def embed(settings: Settings, spec: ModelSpec, queries: Sequence[Int32s]) -> Float32s:
-    """float32[n, dimension], the vector of each query; those of like length go together."""
-    from ingestor.device import open_device
-    from ingestor.encoder import load_encoder
-
-    device = open_device(settings.encoder.device)
-    encoder = load_encoder(spec, device=device, precision=settings.encoder.precision)
-    vectors = np.empty((len(queries), spec.dimension), np.float32)
-    order = np.argsort([len(query) for query in queries], kind="stable")
-    for rows in np.split(order, range(QUERIES_PER_BATCH, len(order), QUERIES_PER_BATCH)):
-        batch = device.upload(batch_of([queries[row] for row in rows]))
-        found = device.compute(batch, encoder.forward)
-        found.ready.synchronize()
-        vectors[rows] = found.vectors.cpu().numpy()
-    return vectors
-
-
-def batch_of(queries: Sequence[Int32s]) -> Batch:
-    offsets = np.concatenate([[0], np.cumsum([len(query) for query in queries])]).astype(np.int64)
-    rows = len(queries)
-    nobody = Points(np.zeros(rows, np.int64), np.zeros((rows, 16), np.uint8), [b""] * rows)
-    return Batch(np.concatenate(queries), offsets, nobody)
 
 
 def as_json(answers: Iterator[Answer]) -> Iterator[str]:

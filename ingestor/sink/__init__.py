@@ -85,6 +85,34 @@ class Hit:
         return cls(document, chunk, score, str(rest.pop("text", "")), rest)
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A point as the collection holds it.
+
+    Attributes:
+        id: 16 bytes; None for a number, which no point of this program has.
+        payload: the fields that were asked for.
+        vector: None unless it was asked for.
+    """
+
+    id: bytes | None
+    payload: dict[str, Any]
+    vector: Float32s | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """How the search index is doing.
+
+    Attributes:
+        name: green, yellow (under way), grey (to be continued) or red (failed); "none" without a server.
+        detail: more about it, in words.
+    """
+
+    name: str
+    detail: str = ""
+
+
 class Sink(Protocol):
     """The writing side of a collection; lives in a sink process."""
 
@@ -135,8 +163,18 @@ class Reader(Protocol):
         """What the collection was written with; None where nothing says so."""
         ...
 
-    def points(self) -> Iterator[tuple[bytes, Float32s, dict[str, Any]]]:
-        """Every point: id (16 bytes), vector, payload."""
+    def scan(self, fields: Sequence[str] | None = None, *, vectors: bool = False) -> Iterator[list[Stored]]:
+        """Every point, some hundreds at a time; `fields`: these of the payload (None: all)."""
+        ...
+
+    def retrieve(
+        self, ids: Sequence[bytes], fields: Sequence[str] | None = None, *, vectors: bool = False
+    ) -> list[Stored]:
+        """Those of some points that are there, in no order; ask for some hundreds at a time."""
+        ...
+
+    def index_state(self) -> IndexState:
+        """How the search index is doing."""
         ...
 
     def close(self) -> None:
@@ -153,7 +191,8 @@ def open_reader(target: Target) -> Reader:
     """Open an existing collection for reading.
 
     Raises:
-        SinkError: it is not there, or the server cannot be used.
+        NothingThereError: it is not there.
+        SinkError: the server cannot be used.
         LockedError: another process has the embedded collection open.
     """
     if target.url:

@@ -135,7 +135,7 @@ def check_filled(target: Target, identity: Mapping[str, Any], *, adopt: bool = F
             " to embed everything anew"
         )
     if known is not None:
-        _check_state(known, target, identity, adopt=adopt)
+        check_state(known, target, identity, adopt=adopt)
     return differences(settings, target)
 
 
@@ -160,12 +160,17 @@ def check(found: Existing, target: Target, identity: Mapping[str, Any], *, adopt
             " collection, or --recreate to embed everything anew"
         )
     if found.points:
-        _check_state(known, target, identity, adopt=adopt)
+        check_state(known, target, identity, adopt=adopt)
 
 
-def _check_state(
-    known: Mapping[str, Any], target: Target, identity: Mapping[str, Any], *, adopt: bool
+def check_state(
+    known: Mapping[str, Any], target: Target, identity: Mapping[str, Any], *, adopt: bool = False
 ) -> None:
+    """Refuse a collection that is of another state file.
+
+    Raises:
+        IdentityMismatchError: names both.
+    """
     if known.get("state") != identity.get("state") and not adopt:
         raise IdentityMismatchError(
             f"{target}: it was written from another state file (id {known.get('state')}, not"

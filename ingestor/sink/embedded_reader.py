@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import nlargest, nsmallest
 from operator import attrgetter
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import qdrant_edge as edge
 
-from ingestor.errors import SinkError
-from ingestor.sink import Float32s, Hit, Target
+from ingestor.errors import NothingThereError
+from ingestor.sink import Float32s, Hit, IndexState, Stored, Target
 from ingestor.sink.engine import load_shard, told
 from ingestor.sink.folder import folder_of, read_manifest
 
@@ -25,7 +26,7 @@ class EmbeddedReader:
         self._target = target
         manifest = read_manifest(folder_of(target))
         if manifest is None:
-            raise SinkError(f"{target}: there is none yet; a run makes it")
+            raise NothingThereError(f"{target}: there is none yet; a run makes it")
         self._identity: dict[str, Any] = manifest["identity"]
         self._best = nsmallest if manifest["vector"]["distance"] in ("Euclid", "Manhattan") else nlargest
         self._shards: list[edge.EdgeShard] = []
@@ -70,20 +71,41 @@ class EmbeddedReader:
         """What the collection was written with."""
         return self._identity
 
-    def points(self) -> Iterator[tuple[bytes, Float32s, dict[str, Any]]]:
-        """Every point: id, vector, payload."""
-        name = self._target.vector_name
+    def scan(self, fields: Sequence[str] | None = None, *, vectors: bool = False) -> Iterator[list[Stored]]:
+        """Every point, a page at a time, directory by directory."""
+        payload = True if fields is None else list(fields)
         for shard in self._shards:
             offset = None
             while True:
-                request = edge.ScrollRequest(limit=PAGE, offset=offset, with_vector=True, with_payload=True)
-                page, offset = shard.scroll(request)
-                point: Any  # whose vector may have many forms
-                for point in page:
-                    vector = point.vector if name is None else point.vector[name]
-                    yield point.id.bytes, np.asarray(vector, np.float32), point.payload
+                request = edge.ScrollRequest(
+                    limit=PAGE, offset=offset, with_vector=vectors, with_payload=payload
+                )
+                with told(folder_of(self._target)):
+                    page, offset = shard.scroll(request)
+                yield [self._stored(point) for point in page]
                 if offset is None:
                     break
+
+    def retrieve(
+        self, ids: Sequence[bytes], fields: Sequence[str] | None = None, *, vectors: bool = False
+    ) -> list[Stored]:
+        """Those of some points that are there."""
+        payload = True if fields is None else list(fields)
+        names: list[Any] = [id_.hex() for id_ in ids]
+        with told(folder_of(self._target)):
+            found = [point for shard in self._shards for point in shard.retrieve(names, payload, vectors)]
+        return [self._stored(point) for point in found]
+
+    def _stored(self, point: Any) -> Stored:
+        id_ = point.id.bytes if isinstance(point.id, UUID) else None
+        vector, name = point.vector, self._target.vector_name
+        if vector is not None:
+            vector = np.asarray(vector if name is None else vector[name], np.float32)
+        return Stored(id_, point.payload or {}, vector)
+
+    def index_state(self) -> IndexState:
+        """There is nothing to tell: a run builds the index at its end."""
+        return IndexState("none", "the embedded engine builds it at the end of a run, where one pays")
 
     def close(self) -> None:
         """Let go of the collection."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -10,8 +10,8 @@ import numpy as np
 from qdrant_client import grpc as qdrant
 from qdrant_client.conversions.conversion import GrpcToRest
 
-from ingestor.errors import SinkError
-from ingestor.sink import Float32s, Hit, RefusedError, Target
+from ingestor.errors import NothingThereError, SinkError
+from ingestor.sink import Float32s, Hit, IndexState, RefusedError, Stored, Target
 from ingestor.sink.connection import Connection, metadata_of
 
 PAGE = 256  # points read at once
@@ -30,7 +30,7 @@ class ServerReader:
             stub = self._connection.collections
             name = qdrant.CollectionExistsRequest(collection_name=target.collection)
             if not self._connection.ask(stub.CollectionExists, name).result.exists:
-                raise SinkError(f"{target}: there is none yet; a run makes it")
+                raise NothingThereError(f"{target}: there is none yet; a run makes it")
         except BaseException:
             self._connection.close()
             raise
@@ -72,33 +72,62 @@ class ServerReader:
 
     def identity(self) -> dict[str, Any] | None:
         """What the collection was written with."""
-        request = qdrant.GetCollectionInfoRequest(collection_name=self._target.collection)
-        return metadata_of(self._connection.ask(self._connection.collections.Get, request).result)
+        return metadata_of(self._info())
 
-    def points(self) -> Iterator[tuple[bytes, Float32s, dict[str, Any]]]:
-        """Every point: id, vector, payload."""
+    def _info(self) -> qdrant.CollectionInfo:
+        request = qdrant.GetCollectionInfoRequest(collection_name=self._target.collection)
+        info: qdrant.CollectionInfo = self._ask(self._connection.collections.Get, request).result
+        return info
+
+    def scan(self, fields: Sequence[str] | None = None, *, vectors: bool = False) -> Iterator[list[Stored]]:
+        """Every point, a page at a time."""
         request = qdrant.ScrollPoints(
             collection_name=self._target.collection,
             limit=PAGE,
-            with_payload=ALL,
-            with_vectors=qdrant.WithVectorsSelector(enable=True),
+            with_payload=_selected(fields),
+            with_vectors=qdrant.WithVectorsSelector(enable=vectors),
         )
         while True:
             page = self._ask(self._connection.points.Scroll, request)
-            for point in page.result:
-                yield UUID(point.id.uuid).bytes, self._vector(point.vectors), _payload(point)
+            yield [self._stored(point) for point in page.result]
             if not page.HasField("next_page_offset"):
                 return
             request.offset.CopyFrom(page.next_page_offset)
+
+    def retrieve(
+        self, ids: Sequence[bytes], fields: Sequence[str] | None = None, *, vectors: bool = False
+    ) -> list[Stored]:
+        """Those of some points that are there."""
+        request = qdrant.GetPoints(
+            collection_name=self._target.collection,
+            ids=[qdrant.PointId(uuid=str(UUID(bytes=id_))) for id_ in ids],
+            with_payload=_selected(fields),
+            with_vectors=qdrant.WithVectorsSelector(enable=vectors),
+        )
+        return [self._stored(point) for point in self._ask(self._connection.points.Get, request).result]
+
+    def index_state(self) -> IndexState:
+        """What the server says of its optimizer."""
+        info = self._info()
+        name = qdrant.CollectionStatus.Name(info.status).lower()
+        if info.optimizer_status.error:
+            return IndexState(name, info.optimizer_status.error)
+        return IndexState(
+            name, f"{info.indexed_vectors_count:,} of about {info.points_count:,} vectors indexed"
+        )
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
-    def _vector(self, vectors: Any) -> Float32s:
-        name = self._target.vector_name
+    def _stored(self, point: Any) -> Stored:
+        id_ = UUID(point.id.uuid).bytes if point.id.uuid else None
+        vectors, name = point.vectors, self._target.vector_name
+        if not vectors.WhichOneof("vectors_options"):
+            return Stored(id_, _payload(point))
         vector = vectors.vector if name is None else vectors.vectors.vectors[name]
-        return np.asarray(vector.dense.data or vector.data, np.float32)  # `data`: servers before 1.17
+        values = vector.dense.data or vector.data  # `data`: servers before 1.17
+        return Stored(id_, _payload(point), np.asarray(values, np.float32))
 
     def _ask(self, method: Any, request: Any) -> Any:
         """Ask; what the server refuses is wrong in the question."""
@@ -106,6 +135,12 @@ class ServerReader:
             return self._connection.ask(method, request)
         except RefusedError as error:
             raise SinkError(f"{self._target}: {error.detail}") from error
+
+
+def _selected(fields: Sequence[str] | None) -> qdrant.WithPayloadSelector:
+    if fields is None:
+        return ALL
+    return qdrant.WithPayloadSelector(include=qdrant.PayloadIncludeSelector(fields=fields))
 
 
 def _payload(point: Any) -> dict[str, Any]:

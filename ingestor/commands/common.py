@@ -1,0 +1,37 @@
+"""What several commands share: a finding, and the lock of an embedded collection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+from ingestor import wiring
+from ingestor.config import Settings
+from ingestor.lock import Lock
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found out about one thing.
+
+    Attributes:
+        verdict: ok, warn (the run may get into trouble) or FAIL (it would end).
+        exit_code: that a run would end with.
+    """
+
+    name: str
+    verdict: str
+    detail: str
+    exit_code: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.verdict:<5}{self.name:<15}{self.detail}"
+
+
+@contextmanager
+def alone(settings: Settings) -> Iterator[None]:
+    """Hold the embedded collection's lock: to open its files while a run writes would end that run."""
+    path = wiring.engine_lock(settings)
+    with Lock.acquire(path) if path and path.exists() else nullcontext():
+        yield
