@@ -76,7 +76,7 @@ def run_pipeline(
 ) -> dict[str, Any]:
     from ingestor.config import RunOptions, load
     from ingestor.pipeline import run
-    from ingestor.telemetry import Progress
+    from ingestor.progress import Progress
 
     config = folder / "config.yaml"
     config.write_text(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ingestor.book import WARNINGS_KEPT
 from ingestor.job import Job
 from ingestor.ledger import Plan
 from ingestor.report import Refused, Remark, Report
+from ingestor.tally import WARNINGS_KEPT
 
 
 def begin_account(job: Job, report: Report, plan: Plan) -> None:
@@ -22,6 +22,7 @@ def begin_account(job: Job, report: Report, plan: Plan) -> None:
         else:
             tally.warn(place, kind, detail)
     job.progress.shards_total = len(plan.shards)
+    job.progress.bytes_total = sum(shard.size for shard in plan.shards)
 
 
 async def fill_account(job: Job, report: Report, seconds: float) -> None:
@@ -46,5 +47,6 @@ async def fill_account(job: Job, report: Report, seconds: float) -> None:
     ]
     report.refused = [Refused(f.shard, f.place, f.kind, f.detail, f.document) for f in tally.refused]
     report.shards.failed = len({shard for shard, _, _ in tally.shard_errors})
-    report.replaced_characters, report.stages, report.seconds = tally.replaced_characters, job.times, seconds
+    report.replaced_characters, report.seconds = tally.replaced_characters, seconds
+    report.stages = job.progress.stages.times()
     report.failures_open = await job.in_ledger(job.ledger.failures) + len(tally.shard_errors)

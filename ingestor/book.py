@@ -1,61 +1,15 @@
-"""What a run counts, and what is under way between a block's census and its last written point."""
+"""What is under way between a block's census and its last written point."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
 from ingestor.records import DOCUMENTS_PER_BLOCK, Applied, Census, Failure, Verdict
+from ingestor.tally import Tally
 from ingestor.writes import Records, Writes
-
-FAILURES_KEPT = 100
-WARNINGS_KEPT = 5
-"""So many of a kind are told of a shard in full; the others are counted."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """What a run did so far, in documents unless the name says otherwise.
-
-    Attributes:
-        rejected: records and documents that were refused, by kind; `rejected_records` of them before they
-            were documents.
-        warnings: (shard, kind, detail), the first few of a kind; `warned` counts them all.
-    """
-
-    read: int = 0
-    indexed: int = 0
-    unchanged: int = 0
-    duplicates: int = 0
-    failed: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-    rejected: Counter[str] = field(default_factory=Counter)
-    rejected_records: int = 0
-    chunks: int = 0
-    points: int = 0
-    points_deleted: int = 0
-    tokens: int = 0
-    replaced_characters: int = 0
-    shards_done: int = 0
-    shard_errors: list[tuple[str, str, str]] = field(default_factory=list)
-    warnings: list[tuple[str, str, str]] = field(default_factory=list)
-    refused: list[Failure] = field(default_factory=list)
-    warned: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def refuse(self, failures: Iterable[Failure]) -> None:
-        """Keep the first failures in full; the ledger has all."""
-        self.refused += islice(failures, FAILURES_KEPT - len(self.refused))
-
-    def warn(self, shard: str, kind: str, detail: str) -> None:
-        """Keep a warning, unless there are many like it."""
-        self.warned[shard, kind] += 1
-        if self.warned[shard, kind] <= WARNINGS_KEPT:
-            self.warnings.append((shard, kind, detail))
 
 
 @dataclass(slots=True)
@@ -187,6 +141,9 @@ class Book:
             tally.rejected.update(failed)
             return
         tally.read += len(census.ids)
+        tally.taken += census.taken
+        tally.tokens_found += census.tokens
+        tally.document_chunks.add(census.chunks[census.verdicts == Verdict.NEW])
         tally.unchanged += counts[Verdict.UNCHANGED]
         tally.duplicates += counts[Verdict.DUPLICATE]
         tally.skipped.update(census.skipped)

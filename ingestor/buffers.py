@@ -128,6 +128,11 @@ class BufferPool:
         """Where the block starts in this process, for `cudaHostRegister`."""
         return self._slots[0].vectors.ctypes.data
 
+    @property
+    def fill(self) -> tuple[int, int]:
+        """How many slots are held, and how many there are."""
+        return sum(self._held), self.layout.slots
+
     async def acquire(self) -> Slot:
         """Take a free slot; waits until there is one."""
         since = time.perf_counter()

@@ -52,6 +52,11 @@ class Channel(Generic[T]):
         self._room_wait = Wait()
 
     @property
+    def fill(self) -> tuple[int, int]:
+        """How many items wait, and how many may."""
+        return len(self._items), self._depth
+
+    @property
     def waited_for_item_s(self) -> float:
         """Seconds that takers have waited so far."""
         return self._item_wait.seconds

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,8 @@ from ingestor.errors import ConfigError, IngestorError
 
 if TYPE_CHECKING:
     from ingestor.config import RunOptions, Settings
+    from ingestor.progress import Progress
     from ingestor.report import Report
-    from ingestor.telemetry import Progress
 
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 """What typer raises for a wrong command line; it does not export it."""
@@ -221,11 +222,12 @@ class Job:
     def run(self) -> int:
         """Run the pipeline; however that ends, the report is written and the last lines say how it ended."""
         from ingestor import config, telemetry
+        from ingestor.progress import Progress
 
         self.check_options()
         telemetry.configure_logging(self.log_format)
         signals = Signals(say=partial(self.say, "stopping"), kill=kill_workers)
-        progress, started = telemetry.Progress(), time.perf_counter()
+        progress, started = Progress(), time.perf_counter()
         report, failure = progress.report, None
         try:
             settings = read_settings(self.config, self.overrides)
@@ -255,11 +257,12 @@ class Job:
                 raise ConfigError(f"{option} {path}: cannot be written; is there such a folder?")
 
     async def ingest(self, settings: Settings, progress: Progress, signals: Signals) -> Report:
-        from ingestor import pipeline, telemetry
+        from ingestor import display, history, pipeline, telemetry
 
         stop = asyncio.Event()
         signals.tell(stop)
-        with telemetry.show_progress(progress, enabled=self.progress, log_format=self.log_format):
+        shown = display.show(progress, log_format=self.log_format) if self.progress else nullcontext()
+        with telemetry.repeat(history.SAMPLE_S, progress.sample), shown:
             return await pipeline.run(settings, options=self.options, stop=stop, progress=progress)
 
     def tell(self, report: Report, failure: BaseException | None) -> int:

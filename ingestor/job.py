@@ -15,9 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import orjson
 
 from ingestor import wiring
-from ingestor.book import Tally
 from ingestor.buffers import sweep
-from ingestor.channel import StageTime
 from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import copy_state
 from ingestor.engine import Engine
@@ -26,11 +24,12 @@ from ingestor.ledger import Ledger
 from ingestor.lock import Lock
 from ingestor.model import ModelSpec
 from ingestor.profiling import Profile
+from ingestor.progress import Progress
 from ingestor.sink import check_target
 from ingestor.sink.collection import check_filled
 from ingestor.sink.pool import SinkPool
 from ingestor.sources.listing import Listing
-from ingestor.telemetry import Progress
+from ingestor.tally import Tally
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,10 +64,12 @@ class Job:
     profile: Profile | None = None
     can_embed: bool = False
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    tally: Tally = field(default_factory=Tally)
     written: set[str] = field(default_factory=set)
     drift: list[str] = field(default_factory=list)
-    times: dict[str, StageTime] = field(default_factory=dict)
+
+    @property
+    def tally(self) -> Tally:
+        return self.progress.tally
 
     async def in_ledger(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run one of the ledger's methods in its thread."""
@@ -86,9 +87,6 @@ class Job:
             if difference not in self.drift:
                 self.drift.append(difference)
                 self.tally.warn(self.settings.qdrant.collection, "drift", difference)
-
-    def stage(self, name: str) -> StageTime:
-        return self.times.setdefault(name, StageTime())
 
 
 async def open_job(

@@ -26,8 +26,10 @@ async def open_writing(job: Job, shards: Sequence[Shard]) -> None:
 
     The collection comes last, so that nothing is made where an encoder refuses the run.
     """
-    opened = await open_encoder(job, shards)
-    sinks = await open_sinks(job)
+    with job.progress.doing("loading the model"):
+        opened = await open_encoder(job, shards)
+    with job.progress.doing("opening the collection"):
+        sinks = await open_sinks(job)
     if not job.can_embed:
         await sinks.attach(opened.buffers.layout)
         opened.announce()  # now that nothing refuses the run any more

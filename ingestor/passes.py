@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, TypeVar
 
 from ingestor import engine, wiring
-from ingestor.channel import Channel, Clock, pump
+from ingestor.channel import Channel, pump
 from ingestor.dry_run import Nowhere, write_chunks
 from ingestor.errors import DrainTimeoutError, IngestorError
 from ingestor.identity import salt_of
@@ -17,7 +17,6 @@ from ingestor.prepare import prepare
 from ingestor.preparer import PrepareOptions
 from ingestor.profiling import Span
 from ingestor.records import Applied, Batch, Census, ChunkBlock, Shard
-from ingestor.report import slowest
 from ingestor.settle import Sinks, settle
 from ingestor.sink import framing_of
 from ingestor.sources.read import read_blocks
@@ -55,14 +54,12 @@ class Pass:
         self._ahead = 2 * engine.prepare_processes(job.settings)
         self._enough = asyncio.Event()  # tells the reader alone: the run was stopped, or its limit is reached
         self._events: Channel[Census | Applied] = Channel(EVENT_DEPTH, producers=2)
-        self._clocks: dict[str, Clock] = {}
         self._spans: dict[str, Span] = {}
 
     async def run(self) -> int:
         """Returns how many documents are still under way at the end, none unless the run was stopped."""
         job = self._job
         sinks: Sinks = Nowhere() if job.options.dry_run else OnDemand(job)
-        clock = Clock(self._events, None)
         async with asyncio.TaskGroup() as group:
             chunk_blocks = self._read_and_prepare(group)
             if job.options.dry_run:
@@ -77,7 +74,7 @@ class Pass:
                 group.create_task(self._embed_on_demand(group, chunk_blocks), name="embed")
             settled = group.create_task(
                 settle(
-                    self._followed(),
+                    self._events,
                     sinks=sinks,
                     ledger=job.ledger,
                     tally=job.tally,
@@ -85,9 +82,10 @@ class Pass:
                 ),
                 name="settle",
             )
+            job.progress.stages.begin("settle", self._events, None)
             watch = group.create_task(self._watch(), name="watch")
             settled.add_done_callback(lambda _: watch.cancel())
-        job.stage("settle").add(clock.read())
+        job.progress.stages.end("settle")
         return settled.result()
 
     def _read_and_prepare(self, group: asyncio.TaskGroup) -> Channel[ChunkBlock]:
@@ -161,6 +159,7 @@ class Pass:
         on_device: Channel[Any] = Channel(BLOCK_DEPTH)
         embeddings: Channel[Any] = Channel(BLOCK_DEPTH)
         requests: Channel[Any] = Channel(BLOCK_DEPTH)
+        job.progress.stages.watch("slots", buffers)
         taken = chain(first, self._taken("pack", chunk_blocks))
         packing = (
             pack(taken, token_budget=budget, max_rows=rows, stop=stop)
@@ -190,9 +189,10 @@ class Pass:
 
     async def _counted(self, parts: AsyncIterator[Part]) -> AsyncGenerator[Part, None]:
         """Count what goes on to the encoder, which a stop does not drop any more."""
+        opened = self._job.engine
+        packed = opened is None or opened.encoder.packed
         async for part in parts:
-            self._job.tally.chunks += len(part.points)
-            self._job.tally.tokens += len(part.tokens)
+            self._job.tally.encode(part, packed=packed)
             yield part
 
     def _taken(self, name: str, source: Channel[T]) -> AsyncIterator[T]:
@@ -211,36 +211,21 @@ class Pass:
         source: Channel[Any] | None,
         out: Channel[T],
     ) -> None:
-        clock = Clock(source, None if out is self._events else out)
-        self._clocks[name] = clock
+        stages = self._job.progress.stages
+        stages.begin(name, source, None if out is self._events else out)
         if self._job.profile:
             stage = self._span(name).stage(stage)
 
         async def timed() -> None:
             await pump(stage, out)
-            self._job.stage(name).add(clock.read())
-            del self._clocks[name]
+            stages.end(name)
 
         group.create_task(timed(), name=name)
-
-    def _bottleneck(self) -> str:
-        """The stage that has waited least, for its input or for room behind it."""
-        return slowest({name: clock.read() for name, clock in self._clocks.items()})
-
-    async def _followed(self) -> AsyncGenerator[Census | Applied, None]:
-        """The events, and what people are shown of them."""
-        job, progress = self._job, self._job.progress
-        async for event in self._events:
-            yield event
-            tally = job.tally
-            progress.documents = tally.indexed + tally.unchanged + tally.duplicates + tally.failed
-            progress.chunks, progress.tokens, progress.points = tally.chunks, tally.tokens, tally.points
-            progress.shards_done = tally.shards_done
-            progress.bottleneck = self._bottleneck()
 
     async def _watch(self) -> None:
         """Pass a stop on to the reader, and end the run if what is packed cannot be written in time."""
         await self._job.stop.wait()
+        self._job.progress.note = "stopping: what is packed is still written"
         self._enough.set()
         await asyncio.sleep(self._job.options.drain_timeout_s)
         if self._job.sinks is not None:

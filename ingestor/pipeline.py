@@ -22,10 +22,10 @@ from ingestor.identity import salt_of
 from ingestor.job import Job, OpenPool, check_identity, open_job
 from ingestor.opening import open_encoder, open_sinks
 from ingestor.passes import read_shards
+from ingestor.progress import Progress
 from ingestor.report import Report
 from ingestor.settle import Sinks, delete_points
 from ingestor.sink.pool import SinkPool
-from ingestor.telemetry import Progress
 
 DELETED_AT_ONCE = 10_000
 """Documents; a stop is looked for between them."""
@@ -160,11 +160,11 @@ async def _build_index(job: Job, sinks: SinkPool) -> None:
         await job.stop.wait()
         sinks.kill()
 
-    job.progress.note = "building the search index"
     try:
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(end_at_stop(), name="watch")
-            await sinks.optimize()
+            with job.progress.doing("building the search index"):
+                await sinks.optimize()
             watch.cancel()
     except* WorkerDiedError:
         if not job.stop.is_set():

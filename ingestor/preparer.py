@@ -227,6 +227,7 @@ class Preparer:
             warnings=(*warnings, *_unknown_tokens(judged, places[strange & new])),
             replaced_characters=sum(item.document.replaced for item in judged),
             tokens=int(np.diff(made.offsets)[new].sum()),
+            taken=block.taken,
             end=block.end,
         )
 

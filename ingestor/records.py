@@ -75,6 +75,7 @@ class RawBlock:
         offset: position of `data` in the decompressed shard, in bytes.
         data: the records.
         failures: records that the reader itself had to refuse, a line longer than the limit for instance.
+        taken: bytes of the file, as it lies on disk, that were read since the shard's block before.
         end: set on the shard's last block, whose `data` may be empty.
     """
 
@@ -85,6 +86,7 @@ class RawBlock:
     offset: int
     data: bytes
     failures: tuple[Failure, ...] = ()
+    taken: int = 0
     end: ShardEnd | None = None
 
 
@@ -228,6 +230,7 @@ class Census:
         warnings: (kind, detail), of single documents.
         replaced_characters: in all documents of the block.
         tokens: of the chunks under way.
+        taken: the block's.
         end: how the shard ended, in its last block.
     """
 
@@ -246,6 +249,7 @@ class Census:
     warnings: tuple[tuple[str, str], ...] = ()
     replaced_characters: int = 0
     tokens: int = 0
+    taken: int = 0
     end: ShardEnd | None = None
 
 

@@ -6,10 +6,11 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
-from ingestor.book import Book, Tally
+from ingestor.book import Book
 from ingestor.identity import as_ids, point_ids
 from ingestor.ledger import Ledger
 from ingestor.records import Applied, Census, UInt8s
+from ingestor.tally import Tally
 from ingestor.writes import Writes
 
 FLUSH_REQUESTS = 16

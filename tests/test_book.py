@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ingestor.book import WARNINGS_KEPT, Book, Tally
+from ingestor.book import Book
 from ingestor.identity import as_ids, document_key
 from ingestor.records import DOCUMENTS_PER_BLOCK, Applied, Census, Failure, Shard, Verdict
+from ingestor.tally import WARNINGS_KEPT, Tally
 from ingestor.writes import Writes
 
 SHARD = Shard(7, "s", "/s", 1, "f")

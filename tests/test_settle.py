@@ -14,7 +14,6 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestor.book import Tally
 from ingestor.ledger import Ledger
 from ingestor.model import resolve
 from ingestor.prepare import prepare_block
@@ -22,6 +21,7 @@ from ingestor.preparer import PrepareOptions
 from ingestor.records import Applied, ChunkBlock, RawBlock, Shard, ShardEnd, UInt8s
 from ingestor.settle import delete_points, settle
 from ingestor.sources import Fields
+from ingestor.tally import Tally
 
 SPEC = resolve("hash:8")
 AHEAD = 3

@@ -27,12 +27,14 @@ class Cut:
         offset: of `data` in the unpacked shard, in bytes.
         data: the records, each with its end.
         failures: what was refused.
+        taken: bytes of the file, as it lies on disk, up to here; 0: all that were pushed.
     """
 
     place: int
     offset: int
     data: bytes
     failures: tuple[Failure, ...] = ()
+    taken: int = 0
 
 
 class Splitter(Protocol):

@@ -28,11 +28,13 @@ class Feed:
     Attributes:
         format: what the first bytes tell.
         reads_file: the first piece gives all blocks; no other is wanted.
+        pushed: bytes of the file that were pushed.
     """
 
     def __init__(self, shard: Shard, format: str, limits: Limits, fields: Fields) -> None:  # noqa: A002
         self.format = "text"
         self.reads_file = False
+        self.pushed = 0
         self._asked = format
         self._shard = shard
         self._limits = limits
@@ -49,6 +51,7 @@ class Feed:
         Raises:
             SourceError: the shard breaks off here; what came before is sound.
         """
+        self.pushed += len(piece)
         if self._unpacker is None:
             packing = packing_of(piece)
             self._packed = packing is not None

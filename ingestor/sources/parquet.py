@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ingestor.errors import SourceError
@@ -53,14 +54,16 @@ def read_file(shard: Shard, limits: Limits, fields: Fields) -> Iterator[Cut]:
             pq.ParquetFile(raw, page_checksum_verification=True, buffer_size=BUFFER_BYTES) as file,
         ):
             columns = chosen_columns(file.schema_arrow, fields)
-            place, size = 1, 0
+            place, size, total = 1, 0, max(1, file.metadata.num_rows)
             for number in range(file.num_row_groups):
                 rows = _batch_rows(file, number, size, place - 1, limits.block_bytes)
                 for batch in file.iter_batches(rows, [number], columns, use_threads=False):
                     chosen = plain(batch)
-                    yield from _cuts(chosen, place, shard.name, limits)
                     place += len(chosen)
                     size += chosen.nbytes
+                    taken = min(shard.size, shard.size * (place - 1) // total)
+                    for cut in _cuts(chosen, place - len(chosen), shard.name, limits):
+                        yield replace(cut, taken=taken)
 
 
 def _batch_rows(file: pq.ParquetFile, number: int, size: int, count: int, block_bytes: int) -> int:

@@ -111,11 +111,13 @@ async def _read_shard(
     opened: Opening, unpack: Executor, stop: asyncio.Event
 ) -> AsyncGenerator[RawBlock, None]:
     """Yield one shard's blocks, without their numbers."""
-    broken = opened.broken
+    broken, taken = opened.broken, 0
     try:
         async with aclosing(_cut_shard(opened, unpack, stop)) as cuts:
             async for cut in cuts:
-                yield _block(opened, cut)
+                reached = cut.taken or opened.feed.pushed
+                yield replace(_block(opened, cut), taken=reached - taken)
+                taken = reached
     except (SourceError, OSError) as error:
         broken = _told(error)
     if stop.is_set():
@@ -126,7 +128,7 @@ async def _read_shard(
     for cut in rest[:-1]:
         yield _block(opened, cut)
     last = rest[-1] if rest else Cut(0, 0, b"")
-    yield replace(_block(opened, last), end=end)
+    yield replace(_block(opened, last), taken=opened.shard.size - taken, end=end)
 
 
 async def _cut_shard(opened: Opening, unpack: Executor, stop: asyncio.Event) -> AsyncGenerator[Cut, None]:
