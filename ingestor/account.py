@@ -45,6 +45,9 @@ async def fill_account(job: Job, report: Report, seconds: float) -> None:
         for (shard, kind), count in tally.warned.items()
         if count > WARNINGS_KEPT
     ]
+    if job.sinks is not None:
+        target = f"collection {job.settings.qdrant.collection}"
+        report.warnings += [Remark(target, kind, detail) for kind, detail in job.sinks.waits.remarks()]
     report.refused = [Refused(f.shard, f.place, f.kind, f.detail, f.document) for f in tally.refused]
     report.shards.failed = len({shard for shard, _, _ in tally.shard_errors})
     report.replaced_characters, report.seconds = tally.replaced_characters, seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import orjson
 
@@ -69,6 +70,7 @@ async def open_sinks(job: Job) -> SinkPool:
                 wiring.target_of(job.settings, job.spec),
                 identity=job.identity,
                 processes=engine.sink_processes(job.settings),
+                show=partial(setattr, job.progress, "note"),
                 recreate=await job.in_ledger(job.ledger.meta, "recreate") is not None,
                 adopt=job.options.adopt,
             )

@@ -54,10 +54,19 @@ def _obey(parent: int) -> None:
     os._exit(128 + signal.SIGTERM)
 
 
-def spawn(processes: int) -> ProcessPoolExecutor:
-    """Start worker processes; call it from the main thread, for they die with the thread that starts them."""
+def spawn(
+    processes: int, initializer: Callable[..., None] = start, initargs: tuple[Any, ...] = ()
+) -> ProcessPoolExecutor:
+    """Start worker processes; call it from the main thread, for they die with the thread that starts them.
+
+    Args:
+        processes: how many.
+        initializer: what each does first: `start`, or a function that calls it.
+        initargs: what that is called with.
+    """
     os.environ.setdefault("PYTHONWARNINGS", QUIET)
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=start)
+    context = get_context("spawn")
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=initializer, initargs=initargs)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING_SIGNALS)
     try:  # what is blocked here is blocked in the worker until `start` has moved it to its own session
         while len(_processes(pool)) < processes:

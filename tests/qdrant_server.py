@@ -9,30 +9,35 @@ It prints its port. `/control/Fault` takes a fault as JSON. A fault strikes one 
     {..., "code": "UNAVAILABLE", "after": true}                         applied, the answer is lost
     {..., "status": "WaitTimeout"}                                      applied, but said to be unfinished
     {..., "exit": true}                                                 applied, then the server is killed
+    {..., "delay": 0.5}                                                 applied later, in any case
 
-or every call of it, when it depends on what is asked:
+`detail` is what the server says of it. Every call is struck by a fault with `"every": true`, and by one that
+depends on what is asked:
 
     {..., "code": "INVALID_ARGUMENT", "document": "d7"}                 whenever a point is of this document
     {..., "code": "RESOURCE_EXHAUSTED", "most": 10}                     whenever there are more points
+    {..., "bucket": 100, "per_s": 50}                                   so many points, then so many a second
 
 `/control/Status` takes what the next `Collections/Get` are to answer, as a JSON list, before the collection
 itself is asked again: {"status": "Yellow", "queue": 3}, {"status": "Red", "error": "no space"}. Red stays,
 and so does Grey until an update wakes the optimizer.
 
-`/control/Calls` answers with how often each method was called; `/control/Reset` forgets calls, faults,
-collections and aliases. The optimizer is a pretence: a collection whose `m` rises from 0 is yellow for the
-next few times that it is looked at. Not here: update queue, strict mode, replicas.
+`/control/Calls` answers with how often each method was called; `/control/Mend` forgets faults,
+`/control/Reset` also calls, collections and aliases. The optimizer is a pretence: where `m` rises from 0, the
+collection is yellow the next few times that it is looked at. Not here: update queue, strict mode, replicas.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -439,31 +444,53 @@ class Fault:
     def __init__(self, asked: dict[str, Any]) -> None:
         self.method: str = asked["method"]
         self.after = any((asked.get("after"), asked.get("status"), asked.get("exit")))
+        self.delay_s: float = asked.get("delay", 0.0)
         self._asked = asked
+        self._left, self._at = asked.get("bucket", 0), time.monotonic()
 
     @property
     def once(self) -> bool:
-        return not self._asked.keys() & {"document", "most"}
+        return not self._asked.keys() & {"document", "most", "every", "bucket"}
 
     def strikes(self, request: Any) -> bool:
         if "document" in self._asked:
             documents = [point.payload["document"].string_value for point in request.points]
             return self._asked["document"] in documents
+        if "bucket" in self._asked:
+            return self._limits(len(request.points))
         return "most" not in self._asked or len(request.points) > self._asked["most"]
 
-    def strike(self) -> qdrant.PointsOperationResponse:
+    def _limits(self, points: int) -> bool:
+        """Take tokens out of the bucket, or refuse as strict mode does."""
+        bucket, per_s, now = self._asked["bucket"], self._asked["per_s"], time.monotonic()
+        self._left, self._at = min(bucket, self._left + (now - self._at) * per_s), now
+        if points > bucket:
+            raise RefusedError(
+                Code.RESOURCE_EXHAUSTED, "Rate limiting exceeded: larger than the limit; please try to split"
+            )
+        if points > self._left:
+            wait_s = str(math.ceil((points - self._left) / per_s))
+            raise RefusedError(
+                Code.RESOURCE_EXHAUSTED, "Rate limiting exceeded: try again later", {"retry-after": wait_s}
+            )
+        self._left -= points
+        return False
+
+    def strike(self, answer: Any) -> Any:
+        """What is answered in place of the right answer, or of None before the call was looked at."""
         if self._asked.get("exit"):
             os.kill(os.getpid(), signal.SIGKILL)
         if status := self._asked.get("status"):
             result = qdrant.UpdateResult(status=qdrant.UpdateStatus.Value(status))
             return qdrant.PointsOperationResponse(result=result)
-        raise RefusedError(
-            Code[self._asked["code"]], "a fault that was asked for", self._asked.get("metadata")
-        )
+        if "code" not in self._asked:
+            return answer
+        detail = self._asked.get("detail", "a fault that was asked for")
+        raise RefusedError(Code[self._asked["code"]], detail, self._asked.get("metadata"))
 
 
 class Handler(grpc.GenericRpcHandler):
-    """Finds the call that a path names, and answers for it; one call at a time, each to its end."""
+    """Finds the call that a path names, and answers for it; one call at a time, unless a fault delays it."""
 
     def __init__(self, service: Service, api_key: str | None) -> None:
         self._service = service
@@ -471,6 +498,8 @@ class Handler(grpc.GenericRpcHandler):
         self._faults: list[Fault] = []
         self._calls: Counter[str] = Counter()
         self._lock = threading.Lock()
+        self._under_way = 0
+        self._idle = threading.Condition()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         path = handler_call_details.method.strip("/").removeprefix("qdrant.")
@@ -480,6 +509,8 @@ class Handler(grpc.GenericRpcHandler):
             return grpc.unary_unary_rpc_method_handler(self._script)
         if path == "control/Calls":
             return grpc.unary_unary_rpc_method_handler(self._say_calls)
+        if path == "control/Mend":
+            return grpc.unary_unary_rpc_method_handler(self._mend)
         if path == "control/Reset":
             return grpc.unary_unary_rpc_method_handler(self._reset)
         if path not in CALLS:
@@ -503,7 +534,13 @@ class Handler(grpc.GenericRpcHandler):
     def _say_calls(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         return json.dumps(self._calls).encode()
 
+    def _mend(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        self._faults.clear()
+        return b""
+
     def _reset(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        with self._idle:
+            self._idle.wait_for(lambda: not self._under_way)  # what is delayed belongs to the test before
         self._calls.clear()
         self._faults.clear()
         self._service.answers = []
@@ -512,24 +549,36 @@ class Handler(grpc.GenericRpcHandler):
         return b""
 
     def _answer(self, path: str, request: Any, context: grpc.ServicerContext) -> Any:
+        with self._idle:
+            self._under_way += 1
         try:
             self._check_key(path, context)
-            with self._lock:
-                return self._call(path, request)
+            return self._call(path, request)
         except RefusedError as refused:
             context.set_trailing_metadata(refused.metadata)
             context.abort(refused.code, refused.detail)
+        finally:
+            with self._idle:
+                self._under_way -= 1
+                self._idle.notify_all()
 
     def _call(self, path: str, request: Any) -> Any:
+        with self._lock:
+            fault = self._fault_for(path, request)
+        if fault:
+            time.sleep(fault.delay_s)  # others are answered meanwhile
+        with self._lock:
+            if fault and not fault.after:
+                fault.strike(None)
+            answer = CALLS[path](self._service, request)
+            return fault.strike(answer) if fault else answer
+
+    def _fault_for(self, path: str, request: Any) -> Fault | None:
         self._calls[path] += 1
-        found = [one for one in self._faults if one.method == path and one.strikes(request)]
-        fault = found[0] if found else None
-        if fault and fault.once:
-            self._faults.remove(fault)
-        if fault and not fault.after:
-            fault.strike()
-        answer = CALLS[path](self._service, request)
-        return fault.strike() if fault else answer
+        found = next((one for one in self._faults if one.method == path and one.strikes(request)), None)
+        if found and found.once:
+            self._faults.remove(found)
+        return found
 
     def _check_key(self, path: str, context: grpc.ServicerContext) -> None:
         given = dict(context.invocation_metadata()).get("api-key")

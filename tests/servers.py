@@ -67,6 +67,10 @@ class QdrantServer:
         """How often a method was called."""
         return int(json.loads(self._control("Calls", b"")).get(method, 0))
 
+    def mend(self) -> None:
+        """Let nothing go wrong any more."""
+        self._control("Mend", b"")
+
     def reset(self) -> None:
         """Make it as new; starts it where it has ended."""
         if self._process is None or self._process.poll() is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ingestor.records import Applied, UpsertRequest
+from ingestor.sink.waits import Waits, nowhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Dropping:
 
     def __init__(self) -> None:
         self.arrivals: list[tuple[float, int]] = []
+        self.waits = Waits(nowhere)
 
     async def open(self, target: Any, **_: Any) -> Any:
         """In place of `SinkPool.open`."""

@@ -216,10 +216,11 @@ def check_target(target: Target) -> str:
 
 
 def requests(points: Points, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut points into requests, [start, stop) each: so many points and bytes as a request may have."""
+    """Cut points into requests, [start, stop) each, as few and as even as points and bytes allow."""
+    most = -(-len(points) // -(-len(points) // POINTS_PER_REQUEST)) if len(points) else 0
     start, held = 0, 0
     for row, size in enumerate(sizes(points.payloads, row_bytes)):
-        if row > start and (row - start == POINTS_PER_REQUEST or held + size > REQUEST_BYTES):
+        if row > start and (row - start == most or held + size > REQUEST_BYTES):
             yield start, row
             start, held = row, 0
         held += size

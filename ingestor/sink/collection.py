@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from ingestor.errors import IdentityMismatchError
-from ingestor.sink import Refusal, RefusedError, Target
+from ingestor.sink import Target
 from ingestor.sink.drift import Settings, differences, flat
 
 
@@ -202,15 +202,3 @@ def _differing(there: Mapping[str, Any] | None, here: Mapping[str, Any] | None) 
     there, here = there or {}, here or {}
     names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
     return "; ".join(f"{name}: {there.get(name)!r} there, {here.get(name)!r} here" for name in names)
-
-
-def write_or_bisect(write: Callable[[int, int], None], start: int, stop: int) -> list[Refusal]:
-    """Write points [start, stop); if they are refused, find those that are to blame and write the others."""
-    try:
-        write(start, stop)
-    except RefusedError as error:
-        if stop - start == 1:
-            return [(start, error.kind, error.detail)]
-        middle = (start + stop) // 2
-        return write_or_bisect(write, start, middle) + write_or_bisect(write, middle, stop)
-    return []

@@ -10,49 +10,32 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import grpc
-import stamina
 from qdrant_client import grpc as qdrant
 from qdrant_client.conversions.conversion import GrpcToRest
 
-from ingestor.errors import ConfigError, ResourceError, SinkError, TransientSinkError
-from ingestor.sink import RefusedError, Target
+from ingestor.errors import ConfigError, SinkError
+from ingestor.sink import Target
+from ingestor.sink.patience import Patience, persist
+from ingestor.sink.server_errors import error_of
 
 T = TypeVar("T")
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else gRPC writes lines of its own to stderr
 OLDEST = (1, 16)  # the first that keeps metadata with a collection
 GREETING_S = 10.0
-PATIENCE_S = 30.0
-OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-Code = grpc.StatusCode
-TRANSIENT = (Code.DEADLINE_EXCEEDED, Code.FAILED_PRECONDITION, Code.ABORTED, Code.CANCELLED, Code.UNKNOWN)
-
-
-class AlreadyThereError(SinkError):
-    """A collection of that name was made meanwhile, perhaps by the call whose answer was lost."""
-
-
-class ServiceError(TransientSinkError):
-    """The server failed inside; it is asked again a few times only."""
-
-
-class RateLimitedError(TransientSinkError):
-    """The server has said when it will take the request."""
-
-    def __init__(self, message: str, retry_after_s: float) -> None:
-        super().__init__(message, retry_after_s)
-        self.message = message
-        self.retry_after_s = retry_after_s
-
-    def __str__(self) -> str:
-        return self.message
+PATIENCE, BRIEFLY = Patience(seconds=30.0, full_s=0.0), Patience(seconds=3.0)
+OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 200),  # a server that is started again is there within seconds
+    ("grpc.max_reconnect_backoff_ms", 3000),
+)
 
 
 class Connection:
     """One channel, with the API key on every call."""
 
     def __init__(self, target: Target) -> None:
-        stamina.instrumentation.set_on_retry_hooks([])  # worker processes print nothing
         self.target = target
         self.channel = _channel(target)
         self.metadata = (("api-key", target.api_key),) if target.api_key else ()
@@ -72,7 +55,7 @@ class Connection:
         Raises:
             SinkError, ConfigError, ResourceError: what `error_of` makes of it.
         """
-        return persist(lambda: self.once(method, request), patience_s=PATIENCE_S)
+        return persist(lambda: self.once(method, request), patience=PATIENCE)
 
     def greet(self) -> str:
         """Ask for the server's version.
@@ -84,7 +67,7 @@ class Connection:
         method = qdrant.QdrantStub(self.channel).HealthCheck  # type: ignore[no-untyped-call]
         timeout_s = min(GREETING_S, self.target.timeout_s)
         request = qdrant.HealthCheckRequest()
-        version = str(persist(lambda: self.once(method, request, timeout_s), patience_s=3.0).version)
+        version = str(persist(lambda: self.once(method, request, timeout_s), patience=BRIEFLY).version)
         found = re.match(r"v?(\d+)\.(\d+)", version)
         if found and (int(found[1]), int(found[2])) < OLDEST:
             raise SinkError(f"{self.target.url}: the server is Qdrant {version}; 1.16 or newer is needed")
@@ -98,77 +81,6 @@ class Connection:
     def close(self) -> None:
         """Close the channel."""
         self.channel.close()
-
-
-def persist(call: Callable[[], T], *, patience_s: float) -> T:
-    """Make a call again, with growing pauses, while it fails with what may pass, for `patience_s`."""
-    inside = 0
-
-    def pause(error: Exception) -> bool | float:
-        nonlocal inside
-        inside += isinstance(error, ServiceError)
-        if isinstance(error, RateLimitedError):
-            return error.retry_after_s
-        return isinstance(error, TransientSinkError) and inside < 4
-
-    for attempt in stamina.retry_context(
-        on=pause, attempts=None, timeout=patience_s, wait_initial=0.1, wait_max=10.0, wait_jitter=0.5
-    ):
-        with attempt:
-            return call()
-    raise AssertionError("the last attempt returns or raises")
-
-
-def error_of(error: grpc.RpcError, target: Target) -> Exception:
-    """Our error for one of gRPC's; see the table of codes in the server's own sources."""
-    code, detail = error.code(), str(error.details())
-    place = f"{target.url} (gRPC port {target.grpc_port})"
-    if code in (Code.UNAUTHENTICATED, Code.PERMISSION_DENIED):
-        return ConfigError(f"{place}: the server refuses the API key; set QDRANT_API_KEY ({detail})")
-    if code is Code.UNAVAILABLE:
-        return _unavailable(detail, place)
-    if code is Code.UNIMPLEMENTED:
-        return ConfigError(
-            f"{place}: what answers there is no Qdrant server ({detail}); see qdrant.grpc_port"
-        )
-    if code is Code.ALREADY_EXISTS:
-        return AlreadyThereError(f"{target}: {detail}")
-    if code is Code.INVALID_ARGUMENT:
-        return RefusedError("refused", detail)
-    if code is Code.RESOURCE_EXHAUSTED:
-        return _exhausted(error, detail, place)
-    if code is Code.INTERNAL:
-        if "No space left" in detail:
-            return ResourceError(f"{place}: the server has no room on its disk ({detail})")
-        return ServiceError(f"{target}: {detail}")
-    if code in TRANSIENT:
-        return TransientSinkError(f"{target}: {code.name.lower()}: {detail}")
-    return SinkError(f"{target}: {code.name.lower()}: {detail}")
-
-
-def _unavailable(detail: str, place: str) -> Exception:
-    if "Failed parsing HTTP/2" in detail or "http1" in detail.lower():
-        return ConfigError(f"{place}: that port does not speak gRPC; set qdrant.grpc_port (6334 as a rule)")
-    if "CERTIFICATE_VERIFY_FAILED" in detail:
-        return ConfigError(f"{place}: its certificate is not trusted; set qdrant.ca_file")
-    if "handshake failed" in detail.lower():
-        return ConfigError(
-            f"{place}: no TLS there; write the url with http:// instead of https://, or set TLS up"
-        )
-    return TransientSinkError(
-        f"{place}: no Qdrant server can be reached; is it running, and is qdrant.grpc_port right? ({detail})"
-    )
-
-
-def _exhausted(error: grpc.RpcError, detail: str, place: str) -> Exception:
-    """A rate limit, a full disk, or a request too large: only the metadata tells."""
-    metadata: Any = error.trailing_metadata() or ()
-    told = {str(key): value for key, value in metadata}
-    if "qdrant-insufficient-storage" in told:
-        return ResourceError(f"{place}: the server has no room left; give it more disk or memory ({detail})")
-    if "retry-after" in told:
-        return RateLimitedError(f"{place}: rate limited ({detail})", float(told["retry-after"]))
-    return RefusedError("payload_too_large", detail)
 
 
 def _channel(target: Target) -> grpc.Channel:

@@ -18,6 +18,7 @@ from ingestor.errors import IngestorError
 from ingestor.records import Applied, Int64s, UInt8s, UpsertRequest
 from ingestor.sink import Refusal, Target, worker
 from ingestor.sink.folder import directories_of, directory_of
+from ingestor.sink.waits import Waits, nowhere
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,9 +45,11 @@ class SinkPool:
 
     Attributes:
         differences: where the collection is not what the configuration asks for.
+        waits: what the processes wait for, and have waited for.
     """
 
-    def __init__(self, target: Target, pools: Sequence[ProcessPoolExecutor]) -> None:
+    def __init__(self, target: Target, pools: Sequence[ProcessPoolExecutor], waits: Waits) -> None:
+        self.waits = waits
         self._target = target
         self._pools = pools
         self._under_way = [0] * len(pools)
@@ -64,6 +67,7 @@ class SinkPool:
         *,
         identity: Mapping[str, Any],
         processes: int,
+        show: Callable[[str], None] = nowhere,
         recreate: bool = False,
         adopt: bool = False,
     ) -> SinkPool:
@@ -73,6 +77,7 @@ class SinkPool:
             target: the collection.
             identity: `vector`, `record` and `state`; kept with the collection.
             processes: how many; a collection in the embedded engine keeps the number that it was made with.
+            show: is given what the processes wait for, in words.
             recreate: drop the collection first.
             adopt: take over a collection of another state file.
 
@@ -83,7 +88,9 @@ class SinkPool:
         """
         if not target.url and not recreate:
             processes = directories_of(target) or processes
-        pool = cls(target, [worker_process.spawn(1) for _ in range(processes)])
+        waits = Waits(show)
+        pools = [worker_process.spawn(1, worker.start, (waits.open(),)) for _ in range(processes)]
+        pool = cls(target, pools, waits)
         try:
             pool.differences = await pool._ask(
                 0, worker.ensure_collection, target, processes, dict(identity), recreate, adopt
@@ -163,6 +170,7 @@ class SinkPool:
             self.kill()
         for pool in self._pools:
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)
+        self.waits.close()
 
     def kill(self) -> None:
         """End the processes at once."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -13,21 +16,53 @@ from ingestor import framing
 from ingestor.errors import TransientSinkError
 from ingestor.records import Points, UInt8s
 from ingestor.sink import Float32s, Refusal, Target, requests
-from ingestor.sink.collection import write_or_bisect
-from ingestor.sink.connection import Connection, error_of, persist
+from ingestor.sink.bisect import write_or_bisect
+from ingestor.sink.connection import Connection
+from ingestor.sink.in_flight import InFlight
+from ingestor.sink.patience import Patience, Wait, persist, silent
+from ingestor.sink.server_errors import error_of
 
-IN_FLIGHT = 4  # requests; the server writes one while the next travels
-PATIENCE_S = 120.0  # for how long a write is tried again: a server may be restarted meanwhile
 UPSERT = "/qdrant.Points/Upsert"
 
 
-class ServerSink:
-    """Writes points in several requests at a time, each a message framed by hand."""
+@dataclass(slots=True)
+class Sent:
+    """A request under way: points [start, stop), its bytes, when it was sent, and when it was answered."""
 
-    def __init__(self, target: Target, *, patience_s: float = PATIENCE_S) -> None:
+    start: int
+    stop: int
+    nbytes: int
+    under_way: int
+    at: float
+    call: Any = None
+    answered_at: float | None = None
+
+    def note(self, _: object) -> None:
+        """Take the time; gRPC calls it, in a thread of its own."""
+        self.answered_at = time.perf_counter()
+
+
+class ServerSink:
+    """Writes points in several requests at a time, each a message framed by hand.
+
+    Args:
+        target: an existing collection.
+        patience: with requests that fail.
+        tell: hears what is waited for; see `persist`.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        patience: Patience = Patience(),  # noqa: B008 - a value
+        tell: Callable[[Wait | None], None] = silent,
+    ) -> None:
         self._connection = Connection(target)
         self.target = target
-        self._patience_s = patience_s
+        self.in_flight = InFlight()
+        self._patience = patience
+        self._tell = tell
         self._send: Any = self._connection.channel.unary_unary(
             UPSERT, request_serializer=None, response_deserializer=qdrant.PointsOperationResponse.FromString
         )
@@ -35,13 +70,14 @@ class ServerSink:
     def upsert(self, vectors: Float32s, points: Points) -> list[Refusal]:
         """Write points, durably: a request counts when the server says that it is completed."""
         refused: list[Refusal] = []
-        sent: deque[tuple[int, int, Any]] = deque()
+        sent: deque[Sent] = deque()
         for start, stop in requests(points, 4 * vectors.shape[1]):
-            if len(sent) == IN_FLIGHT:
-                refused += self._settle(vectors, points, *sent.popleft())
-            sent.append((start, stop, self._start(vectors, points, start, stop)))
+            while len(sent) >= self.in_flight.limit:
+                refused += self._settle(vectors, points, sent.popleft())
+            under_way = 1 + sum(one.answered_at is None for one in sent)
+            sent.append(self._start(vectors, points, start, stop, under_way))
         while sent:
-            refused += self._settle(vectors, points, *sent.popleft())
+            refused += self._settle(vectors, points, sent.popleft())
         return refused
 
     def delete(self, ids: UInt8s) -> None:
@@ -53,7 +89,7 @@ class ServerSink:
             collection_name=self.target.collection, wait=True, points=qdrant.PointsSelector(points=chosen)
         )
         delete = self._connection.points.Delete
-        persist(lambda: self._check(self._connection.once(delete, request)), patience_s=self._patience_s)
+        self._persist(lambda: self._check(self._connection.once(delete, request)))
 
     def flush(self) -> None:
         """Nothing is left to do: what is completed is durable."""
@@ -69,30 +105,45 @@ class ServerSink:
         """Close the channel."""
         self._connection.close()
 
-    def _start(self, vectors: Float32s, points: Points, start: int, stop: int) -> Any:
-        """Send points [start, stop); the answer is a future."""
+    def _persist(self, call: Callable[[], None]) -> None:
+        persist(call, patience=self._patience, tell=self._tell)
+
+    def _start(self, vectors: Float32s, points: Points, start: int, stop: int, under_way: int) -> Sent:
+        """Send points [start, stop)."""
         target, part = self.target, points.slice(start, stop)
         message = framing.upsert_points(
             target.collection, part.ids, part.payloads, vectors[start:stop], vector_name=target.vector_name
         )
-        return self._send.future(message, timeout=target.timeout_s, metadata=self._connection.metadata)
+        sent = Sent(start, stop, len(message), under_way, time.perf_counter())
+        sent.call = self._send.future(message, timeout=target.timeout_s, metadata=self._connection.metadata)
+        sent.call.add_done_callback(sent.note)
+        return sent
 
-    def _settle(self, vectors: Float32s, points: Points, start: int, stop: int, call: Any) -> list[Refusal]:
+    def _settle(self, vectors: Float32s, points: Points, sent: Sent) -> list[Refusal]:
         """Wait for a request; send it again, or in parts, where that may help."""
-        first = [call]
+        first = [sent]
 
         def attempt(start: int, stop: int) -> None:
-            call = first.pop() if first else self._start(vectors, points, start, stop)
-            try:
-                answer = call.result()
-            except grpc.RpcError as error:
-                raise error_of(error, self.target) from error
-            self._check(answer)
+            self._finish(first.pop() if first else self._start(vectors, points, start, stop, 1))
 
         def write(start: int, stop: int) -> None:
-            persist(lambda: attempt(start, stop), patience_s=self._patience_s)
+            self._persist(lambda: attempt(start, stop))
 
-        return write_or_bisect(write, start, stop)
+        return write_or_bisect(write, sent.start, sent.stop)
+
+    def _finish(self, sent: Sent) -> None:
+        """Wait for an answer, and learn from it how many requests the server bears."""
+        try:
+            answer = sent.call.result()
+        except grpc.RpcError as error:
+            age_s = time.perf_counter() - (sent.answered_at or time.perf_counter())
+            found = error_of(error, self.target, age_s=age_s)
+            if isinstance(found, TransientSinkError):
+                self.in_flight.shrink()
+            raise found from error
+        seconds = (sent.answered_at or time.perf_counter()) - sent.at
+        self.in_flight.answered(seconds, sent.nbytes, sent.under_way)
+        self._check(answer)
 
     def _check(self, answer: Any) -> None:
         status = answer.result.status

@@ -13,8 +13,9 @@ from qdrant_client.conversions.conversion import RestToGrpc, payload_to_grpc
 from ingestor.errors import ConfigError
 from ingestor.sink import RefusedError, Target
 from ingestor.sink.collection import Existing
-from ingestor.sink.connection import AlreadyThereError, Connection, metadata_of
+from ingestor.sink.connection import Connection, metadata_of
 from ingestor.sink.drift import Settings
+from ingestor.sink.server_errors import AlreadyThereError
 from ingestor.sink.server_settings import indexes_of, settings_of
 
 

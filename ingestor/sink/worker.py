@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ingestor import buffers
+from ingestor import worker as worker_process
 from ingestor.errors import IngestorError, SinkError
 from ingestor.records import Points, UInt8s
 from ingestor.sink import REQUEST_BYTES, Refusal, Sink, Target, collection, sizes
+from ingestor.sink.patience import Wait
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_open: list[Session] = []  # the one thing that a sink process keeps between two calls
+_open: list[Session] = []  # all that a sink process keeps between two calls: its sink,
+_pipes: list[Connection] = []  # and where it says what it waits for
 
 
 class Session:
@@ -25,6 +29,18 @@ class Session:
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self.attached: buffers.AttachedBuffers | None = None
+
+
+def start(pipe: Connection) -> None:
+    """What a sink process does first, beside what every worker process does."""
+    worker_process.start()
+    _pipes.append(pipe)
+
+
+def tell(wait: Wait | None) -> None:
+    """Say what this process waits for, and None when it goes on."""
+    for pipe in _pipes:
+        pipe.send(wait)
 
 
 def answer(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | IngestorError:
@@ -59,7 +75,7 @@ def _sink_of(target: Target, directory: int) -> Sink:
     if target.url:
         from ingestor.sink.server import ServerSink
 
-        return ServerSink(target)
+        return ServerSink(target, tell=tell)
     from ingestor.sink.embedded import EmbeddedSink
 
     return EmbeddedSink(target, directory)
