@@ -15,7 +15,7 @@ import torch
 from ingestor.budget import SIZES, choose, sweep_gpu
 from ingestor.compiling import CompiledEncoder, compile_encoder
 from ingestor.device import open_device
-from ingestor.encoder import embed, load_encoder
+from ingestor.encoder import choose_dtype, embed, load_encoder
 from ingestor.model import resolve
 from ingestor.packed import FAMILIES, PackedEncoder
 from ingestor.records import Batch
@@ -37,6 +37,8 @@ async def test_compiled_is_eager(tmp_path: Path, family: str) -> None:
     device = open_device("cuda")
     eager = await device.launch(load_encoder, spec, device=device)
     assert isinstance(eager, PackedEncoder)
+    half = choose_dtype(spec, device, "auto") == torch.float16
+    least = 0.9999 if half else 0.999  # each of the two rounds in its own way
     stop = asyncio.Event()
     with structlog.testing.capture_logs() as logs:
         async with asyncio.timeout(240):
@@ -50,7 +52,7 @@ async def test_compiled_is_eager(tmp_path: Path, family: str) -> None:
             batch = Batch(block.tokens, block.offsets, block.points)
             found = await device.launch(embed, batch, encoder=compiled, device=device)
             expected = await device.launch(embed, batch, encoder=eager, device=device)
-            assert float((found * expected).sum(1).min()) >= 0.9999
+            assert float((found * expected).sum(1).min()) >= least
     assert compiled._refusals == 0
     await device.close()
 
