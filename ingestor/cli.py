@@ -182,11 +182,22 @@ def check(config: Config, overrides: Overrides = None, as_json: AsJson = False) 
 
 
 @app.command()
-def status(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
+def status(
+    config: Config,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="First make the state file again, from the collection.")
+    ] = False,
+    as_json: AsJson = False,
+    overrides: Overrides = None,
+) -> None:
     """Say what the state file knows of the collection."""
     from ingestor.commands import status as command
 
-    found = command.status(read_settings(config, overrides))
+    settings = read_settings(config, overrides)
+    if rebuild:
+        for line in command.rebuild(settings):
+            typer.echo(line, err=True)
+    found = command.status(settings)
     show(command.as_json(found) if as_json else command.as_text(found))
 
 

@@ -145,6 +145,11 @@ class Ledger:
             self._file.execute("INSERT OR REPLACE INTO meta VALUES ('identity', ?)", (vector,))
             self._file.execute("DELETE FROM meta WHERE name = 'recreate'")
 
+    def take_over(self, state_id: str) -> None:
+        """Go by this name from now on."""
+        self._file.execute("UPDATE meta SET value = ? WHERE name = 'state_id'", (state_id,))
+        self.state_id = state_id
+
     def forget(self) -> None:
         """Forget all documents, and that the collection must be made anew: until `set_identity`."""
         with self._file:

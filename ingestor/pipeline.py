@@ -110,8 +110,7 @@ async def _work(job: Job, report: Report) -> None:
 
 async def _sort_out(job: Job, report: Report) -> None:
     """Settle who takes over where a winner left; the shards are read again for that alone."""
-    odd = any(kind in ("vanished", "no_match") for _, kind, _ in job.listing.warnings)  # no disk mounted?
-    if job.listing.shards and odd and not job.options.allow_deletes:
+    if job.listing.shards and _held_back(job):
         if job.settings.source.sync == "mirror":
             report.documents.withheld = await job.in_ledger(job.ledger.leaving.count_gone)
     elif not job.tally.shard_errors:
@@ -123,6 +122,12 @@ async def _sort_out(job: Job, report: Report) -> None:
         if still >= waiting:
             return  # what is left has no record in a finished shard
         waiting = still
+
+
+def _held_back(job: Job) -> bool:
+    """Whether so odd a listing may not make anything leave: perhaps a disk is not mounted."""
+    odd = any(kind in ("vanished", "no_match") for _, kind, _ in job.listing.warnings)
+    return odd and not job.options.allow_deletes
 
 
 async def _delete_left(job: Job, report: Report) -> None:
@@ -137,7 +142,7 @@ async def _delete_left(job: Job, report: Report) -> None:
         return
     total = (await job.in_ledger(job.ledger.totals))[0] if count else 0
     few = job.listing.shards and count <= source.max_delete_fraction * total
-    if not few and not job.options.allow_deletes:
+    if _held_back(job) or (not few and not job.options.allow_deletes):
         documents.withheld += count
         return
     while not job.stop.is_set() and (left := await job.in_ledger(leaving.left, DELETED_AT_ONCE)):

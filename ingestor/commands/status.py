@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ingestor.commands.rebuild import rebuild_state
 from ingestor.config import Settings
 from ingestor.lookup import read_status
 
@@ -16,11 +17,24 @@ def status(settings: Settings) -> dict[str, Any]:
     """Read the state file.
 
     Raises:
-        ConfigError: there is none yet, or it is something else.
+        NothingThereError: there is none yet.
+        ConfigError: it is something else.
     """
     qdrant = settings.qdrant
     where = {"state": settings.state, "target": qdrant.target, "collection": qdrant.collection}
     return where | read_status(Path(settings.state))
+
+
+def rebuild(settings: Settings) -> Iterator[str]:
+    """Make the state file again from the collection; says what was made."""
+    made = rebuild_state(settings)
+    yield f"state made again: {made.documents:,} documents of {made.points:,} points"
+    if made.incomplete:
+        yield f"{made.incomplete:,} of them are incomplete; the next run that reads them embeds them again"
+    if made.foreign:
+        yield f"{made.foreign:,} points were not written by this program, and were passed over"
+    if made.kept:
+        yield f"the state file from before is kept as {made.kept}"
 
 
 def as_json(found: dict[str, Any]) -> Iterator[str]:
