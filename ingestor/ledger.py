@@ -39,7 +39,7 @@ PRAGMAS = {
     "synchronous": "NORMAL",  # after a power failure the last documents are embedded again
     "cache_size": -65_536,  # KiB; the index by key is written to all over
     "wal_autocheckpoint": 16_384,  # pages; such scattered pages are worth collecting
-    "temp_store": "MEMORY",  # what undoes a statement: a page for each row, in files three quarters of all writes
+    "temp_store": "MEMORY",  # what undoes a statement: else three quarters of all that is written
 }
 
 INSERT_RECORDS = """
