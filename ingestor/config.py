@@ -251,7 +251,6 @@ def refuse_unbuilt(settings: Settings) -> None:
     unbuilt = [
         ("source.paths", next((path for path in source.paths if "://" in path), None)),
         ("qdrant.alias", qdrant.alias),
-        ("qdrant.bulk", qdrant.bulk == "on" and "on"),
         ("metrics.port", metrics.port),
         ("metrics.textfile", metrics.textfile),
     ]

@@ -44,6 +44,8 @@ class Job:
     Attributes:
         opening: held while the collection is opened.
         can_embed: engine and sinks are open, and the sinks see the engine's buffers.
+        told: what people were warned of, apart from shards.
+        index_due: the server has an index to build that was put off.
     """
 
     settings: Settings
@@ -65,7 +67,8 @@ class Job:
     can_embed: bool = False
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     written: set[str] = field(default_factory=set)
-    drift: list[str] = field(default_factory=list)
+    told: set[str] = field(default_factory=set)
+    index_due: bool = False
 
     @property
     def tally(self) -> Tally:
@@ -81,12 +84,12 @@ class Job:
             self.engine = replace(self.engine, device=self.profile.watch(self.engine.device))
             self.stack.push_async_callback(self.profile.stop)
 
-    def warn_of_drift(self, differences: Sequence[str]) -> None:
-        """Tell where the collection is not what the configuration asks for, once."""
-        for difference in differences:
-            if difference not in self.drift:
-                self.drift.append(difference)
-                self.tally.warn(self.settings.qdrant.collection, "drift", difference)
+    def warn(self, kind: str, details: Sequence[str]) -> None:
+        """Warn of something about the collection, once."""
+        for detail in details:
+            if detail not in self.told:
+                self.told.add(detail)
+                self.tally.warn(self.settings.qdrant.collection, kind, detail)
 
 
 async def open_job(
@@ -152,4 +155,4 @@ async def check_identity(job: Job) -> None:
         )
     if not await job.in_ledger(job.ledger.is_empty):
         check = partial(check_filled, target, job.identity, adopt=job.options.adopt)
-        job.warn_of_drift(await loop.run_in_executor(job.unpack, check))
+        job.warn("drift", await loop.run_in_executor(job.unpack, check))

@@ -138,6 +138,14 @@ class Ledger:
         row = self._file.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return row and row[0]
 
+    def set_meta(self, name: str, value: str | None) -> None:
+        """Remember something, durably; None forgets it."""
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.execute("DELETE FROM meta WHERE name = ?", (name,))
+            if value is not None:
+                self._file.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
+
     def set_identity(self, vector: str) -> None:
         """The collection is there, made with this vector identity (JSON)."""
         with self._file:

@@ -8,7 +8,7 @@ from functools import partial
 
 import orjson
 
-from ingestor import engine, wiring
+from ingestor import bulk, engine, wiring
 from ingestor.engine import Engine
 from ingestor.job import Job
 from ingestor.records import Shard, UInt8s
@@ -33,6 +33,7 @@ async def open_writing(job: Job, shards: Sequence[Shard]) -> None:
         sinks = await open_sinks(job)
     if not job.can_embed:
         await sinks.attach(opened.buffers.layout)
+        await bulk.begin(job, text_bytes_of(shards))
         opened.announce()  # now that nothing refuses the run any more
         job.watch_engine()
         job.can_embed = True
@@ -75,7 +76,7 @@ async def open_sinks(job: Job) -> SinkPool:
                 adopt=job.options.adopt,
             )
             job.stack.push_async_callback(job.sinks.close)
-            job.warn_of_drift(job.sinks.differences)
+            job.warn("drift", job.sinks.differences)
             vector = orjson.dumps(job.identity["vector"]).decode()
             await job.in_ledger(job.ledger.set_identity, vector)
     return job.sinks

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 
-from ingestor import wiring
+from ingestor import bulk, wiring
 from ingestor.account import begin_account, fill_account
 from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import Nowhere
@@ -86,6 +86,7 @@ def kill_workers() -> None:
 async def _work(job: Job, report: Report) -> None:
     """Plan, read what is new, sort out what left, and close the account."""
     ledger, tally, options = job.ledger, job.tally, job.options
+    await bulk.restore(job)
     await check_identity(job)
     if not job.listing.shards and (
         job.settings.source.sync == "append" or await job.in_ledger(ledger.is_empty)
@@ -103,6 +104,7 @@ async def _work(job: Job, report: Report) -> None:
         await _sort_out(job, report)
         if not tally.shard_errors and not job.stop.is_set():
             await _delete_left(job, report)
+    await bulk.finish(job)
     if job.sinks and tally.points and not job.stop.is_set():
         await _build_index(job, job.sinks)
     report.status = "stopped" if job.stop.is_set() else "complete"

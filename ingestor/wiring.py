@@ -78,7 +78,7 @@ def identity_of(settings: Settings, spec: ModelSpec) -> dict[str, dict[str, Any]
         "text_field": list(source.text_field),
         "id_field": source.id_field,
         "id_scope": source.id_scope,
-        "metadata_fields": source.metadata_fields,
+        "metadata_fields": "*" if source.metadata_fields == "*" else list(source.metadata_fields),
         "chunking": [CHUNKING, *chunk_limits(settings, spec)],
     }
     return {"vector": vector, "record": record}

@@ -2,7 +2,8 @@
 
     python tests/qdrant_server.py --port 0 --path DIR [--api-key KEY] [--version 1.17.0]
 
-It prints its port. `/control/Fault` takes a fault as JSON. A fault strikes one call of a method, in order:
+It prints its port. `/control/Fault` takes a fault as JSON. A fault strikes one call of a method, in order
+(`times`: so many of them, `skip`: after so many others):
 
     {"method": "Points/Upsert", "code": "UNAVAILABLE"}                  refused, nothing applied
     {..., "code": "RESOURCE_EXHAUSTED", "metadata": {"retry-after": "1"}}
@@ -18,9 +19,9 @@ depends on what is asked:
     {..., "code": "RESOURCE_EXHAUSTED", "most": 10}                     whenever there are more points
     {..., "bucket": 100, "per_s": 50}                                   so many points, then so many a second
 
-`/control/Status` takes what the next `Collections/Get` are to answer, as a JSON list, before the collection
-itself is asked again: {"status": "Yellow", "queue": 3}, {"status": "Red", "error": "no space"}. Red stays,
-and so does Grey until an update wakes the optimizer.
+`/control/Status` takes what the next `Collections/Get` are to answer before the collection itself is asked
+again: {"updates": 2, "answers": [{"status": "Yellow", "queue": 3}, {"status": "Red", "error": "no space"}]};
+they begin after so many calls of `Collections/Update`. Red stays, and so does Grey until an update.
 
 `/control/Calls` answers with how often each method was called; `/control/Mend` forgets faults,
 `/control/Reset` also calls, collections and aliases. The optimizer is a pretence: where `m` rises from 0, the
@@ -217,7 +218,8 @@ class Service:
         }
         self._kept = path / "aliases.json"
         self._aliases: dict[str, str] = json.loads(self._kept.read_text()) if self._kept.exists() else {}
-        self.answers: list[dict[str, Any]] = []  # scripted, for the next looks at a collection
+        self.answers: list[dict[str, Any]] = []  # scripted, for the next looks at a collection,
+        self.updates = 0  # when there were so many more of these
 
     def _of(self, request: Any) -> Collection:
         name = self._aliases.get(request.collection_name, request.collection_name)
@@ -255,8 +257,9 @@ class Service:
 
     def update(self, request: qdrant.UpdateCollection) -> qdrant.CollectionOperationResponse:
         self._of(request).change(request)
-        if self.answers and self.answers[0]["status"] == "Grey":
+        if self.answers and not self.updates and self.answers[0]["status"] == "Grey":
             self.answers.pop(0)
+        self.updates = max(0, self.updates - 1)
         return qdrant.CollectionOperationResponse(result=True)
 
     def info(self, request: qdrant.GetCollectionInfoRequest) -> qdrant.GetCollectionInfoResponse:
@@ -302,7 +305,7 @@ class Service:
 
     def _condition(self, collection: Collection) -> dict[str, Any]:
         """What a look at a collection shows: as scripted, or how far the pretended optimizer is."""
-        if self.answers:
+        if self.answers and not self.updates:
             stays = self.answers[0]["status"] in ("Grey", "Red")
             return self.answers[0] if stays else self.answers.pop(0)
         collection.unindexed = max(0, collection.unindexed - 1)
@@ -447,12 +450,22 @@ class Fault:
         self.delay_s: float = asked.get("delay", 0.0)
         self._asked = asked
         self._left, self._at = asked.get("bucket", 0), time.monotonic()
+        self._skip = int(asked.get("skip", 0))
+        self._times = int(asked.get("times", 1))
+
+    def is_spent(self) -> bool:
+        """Whether this was the last call that it strikes."""
+        self._times -= 1
+        return self.once and self._times <= 0
 
     @property
     def once(self) -> bool:
         return not self._asked.keys() & {"document", "most", "every", "bucket"}
 
     def strikes(self, request: Any) -> bool:
+        if self._skip:
+            self._skip -= 1
+            return False
         if "document" in self._asked:
             documents = [point.payload["document"].string_value for point in request.points]
             return self._asked["document"] in documents
@@ -528,7 +541,8 @@ class Handler(grpc.GenericRpcHandler):
         return b""
 
     def _script(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        self._service.answers = json.loads(request)
+        asked = json.loads(request)
+        self._service.answers, self._service.updates = asked["answers"], asked["updates"]
         return b""
 
     def _say_calls(self, request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -576,7 +590,7 @@ class Handler(grpc.GenericRpcHandler):
     def _fault_for(self, path: str, request: Any) -> Fault | None:
         self._calls[path] += 1
         found = next((one for one in self._faults if one.method == path and one.strikes(request)), None)
-        if found and found.once:
+        if found and found.is_spent():
             self._faults.remove(found)
         return found
 

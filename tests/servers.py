@@ -59,9 +59,9 @@ class QdrantServer:
         """Ask for something to go wrong; see `qdrant_server.py`."""
         self._control("Fault", json.dumps({"method": method, **what}).encode())
 
-    def script(self, *answers: dict[str, Any]) -> None:
-        """What the next looks at a collection show; see `qdrant_server.py`."""
-        self._control("Status", json.dumps(answers).encode())
+    def script(self, *answers: dict[str, Any], updates: int = 0) -> None:
+        """What the next looks at a collection show, after so many updates; see `qdrant_server.py`."""
+        self._control("Status", json.dumps({"updates": updates, "answers": answers}).encode())
 
     def calls(self, method: str = "Points/Upsert") -> int:
         """How often a method was called."""

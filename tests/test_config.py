@@ -297,7 +297,6 @@ class TestMistakes:
     [
         ("source.paths=[a, 's3://b/c']", "source.paths"),
         ("qdrant.alias=live", "qdrant.alias"),
-        ("qdrant.bulk=on", "qdrant.bulk"),
         ("metrics.port=9000", "metrics.port"),
     ],
 )

@@ -85,6 +85,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "trace": (set(), set()),
     "job": (EVERYTHING, set()),
     "account": (EVERYTHING, set()),
+    "bulk": (EVERYTHING, set()),
     "opening": (EVERYTHING, set()),
     "passes": (EVERYTHING, set()),
     "pipeline": (EVERYTHING, set()),

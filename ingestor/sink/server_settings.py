@@ -6,9 +6,21 @@ from typing import Any
 
 from qdrant_client import grpc as qdrant
 
+from ingestor.sink.connection import Connection
 from ingestor.sink.drift import flat
 
 COLD, PINNED = "cold", "pinned"
+
+
+def info_of(connection: Connection) -> qdrant.CollectionInfo | None:
+    """What the server says of the collection; None where there is none."""
+    name, stub = connection.target.collection, connection.collections
+    exists = connection.ask(stub.CollectionExists, qdrant.CollectionExistsRequest(collection_name=name))
+    if not exists.result.exists:
+        return None
+    request = qdrant.GetCollectionInfoRequest(collection_name=name)
+    found: qdrant.CollectionInfo = connection.ask(stub.Get, request).result
+    return found
 
 
 def indexes_of(info: qdrant.CollectionInfo) -> dict[str, str]:

@@ -16,7 +16,7 @@ from ingestor.sink.collection import Existing
 from ingestor.sink.connection import Connection, metadata_of
 from ingestor.sink.drift import Settings
 from ingestor.sink.server_errors import AlreadyThereError
-from ingestor.sink.server_settings import indexes_of, settings_of
+from ingestor.sink.server_settings import indexes_of, info_of, settings_of
 
 
 class ServerStore:
@@ -44,7 +44,7 @@ class ServerStore:
 
     def read(self) -> Existing | None:
         """What is there."""
-        info = self._info()
+        info = info_of(self._connection)
         if info is None:
             return None
         config = info.config.params.vectors_config
@@ -62,23 +62,13 @@ class ServerStore:
 
     def identity(self) -> dict[str, Any] | None:
         """What the collection was written with."""
-        info = self._info()
+        info = info_of(self._connection)
         return None if info is None else metadata_of(info)
 
     def settings(self) -> Settings:
         """What the server says of it."""
-        info = self._info()
+        info = info_of(self._connection)
         return {} if info is None else settings_of(info, self._target.vector_name)
-
-    def _info(self) -> qdrant.CollectionInfo | None:
-        name, ask, stub = self._target.collection, self._connection.ask, self._connection.collections
-        exists = ask(stub.CollectionExists, qdrant.CollectionExistsRequest(collection_name=name))
-        if not exists.result.exists:
-            return None
-        found: qdrant.CollectionInfo = ask(
-            stub.Get, qdrant.GetCollectionInfoRequest(collection_name=name)
-        ).result
-        return found
 
     def create(self, identity: Mapping[str, Any]) -> None:
         """Make the collection, its identity in its metadata."""

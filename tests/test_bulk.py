@@ -1,0 +1,258 @@
+"""A first load with its index put off: whatever happens to the run, the server gets its settings back."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ingestor import bulk, pipeline
+from ingestor.config import RunOptions, load
+from ingestor.ending import root_cause
+from ingestor.errors import IdentityMismatchError, IngestorError
+from ingestor.report import Report
+from ingestor.sink import Target
+from ingestor.sink.server_index import ServerIndex
+from ingestor.telemetry import Progress
+from tests.running import DIMENSION, Workplace, documents, eventually, have_ended, kill_alone, moments
+from tests.servers import QdrantServer
+from tests.sinks import served
+
+M = 24
+MANY = 6_000
+"""So many that a run is still in the middle when its first documents are recorded."""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "points", "on_gpu", "gigabytes", "off"),
+    [
+        ("auto", 0, True, 1, True),
+        ("auto", 0, True, 0.1, False),
+        ("auto", 0, False, 1, False),
+        ("auto", 1, True, 1, False),
+        ("on", 0, False, 0, True),
+        ("on", 1, True, 1, False),
+    ],
+)
+def test_when_an_index_is_put_off(wanted, points, on_gpu, gigabytes, off) -> None:
+    text_bytes = int(gigabytes * 1e9)
+    assert bulk.puts_off(wanted, points=points, on_gpu=on_gpu, text_bytes=text_bytes) is off
+
+
+@pytest.fixture
+def target(qdrant_server: QdrantServer) -> Target:
+    return served(qdrant_server, dimension=DIMENSION)
+
+
+@pytest.fixture
+def place(tmp_path: Path, qdrant_server: QdrantServer, monkeypatch: pytest.MonkeyPatch) -> Workplace:
+    monkeypatch.chdir(tmp_path)
+    made = workplace(tmp_path, qdrant_server)
+    made.write("a.jsonl", documents(300))
+    return made
+
+
+def workplace(folder: Path, server: QdrantServer, **qdrant) -> Workplace:
+    asked = {"path": None, "url": server.url, "grpc_port": server.port, "hnsw": {"m": M}, "bulk": "on"}
+    return Workplace(folder, qdrant=asked | qdrant)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> Path:
+    place = Workplace(tmp_path_factory.mktemp("many"))
+    place.write("a.jsonl", documents(MANY))
+    return place.shards / "a.jsonl"
+
+
+@pytest.fixture
+def long(
+    tmp_path: Path, qdrant_server: QdrantServer, many: Path, monkeypatch: pytest.MonkeyPatch
+) -> Workplace:
+    monkeypatch.chdir(tmp_path)
+    made = workplace(tmp_path, qdrant_server)
+    (made.shards / "a.jsonl").symlink_to(many)
+    return made
+
+
+def links(target: Target) -> int | None:
+    with ServerIndex(target) as index:
+        return index.links()
+
+
+def points(target: Target) -> int:
+    with ServerIndex(target) as index:
+        return index.count() if index.links() is not None else 0
+
+
+def told(report: Report, kind: str) -> list[str]:
+    return [warning.detail for warning in report.warnings if warning.kind == kind]
+
+
+async def run(place: Workplace, *overrides: str, stop: asyncio.Event | None = None) -> Report:
+    """Run here, in this process."""
+    settings, progress = load(place.folder / "c.yaml", overrides, environ={}), Progress()
+    async with asyncio.timeout(120):
+        return await pipeline.run(
+            settings, options=RunOptions(), stop=stop or asyncio.Event(), progress=progress
+        )
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Look again and again, off the loop, until a condition holds."""
+    await asyncio.to_thread(eventually, condition)
+
+
+async def test_put_off_and_put_back(long, target, qdrant_server):
+    running = asyncio.create_task(run(long))
+    await until(lambda: links(target) == 0 and points(target) > 0)
+    assert links(target) == 0
+    report = await running
+    assert (report.status, links(target), points(target)) == ("complete", M, MANY)
+    assert told(report, "bulk") == told(report, "drift") == []
+    assert qdrant_server.calls("Collections/Update") == 2
+    long.write("b.jsonl", documents(1, start=MANY))
+    assert told(await run(long), "bulk") == [
+        f"the collection holds {MANY:,} points; only the load of an empty one is put off"
+    ]
+    assert told(await run(long), "bulk") == []  # nothing was read
+    assert qdrant_server.calls("Collections/Update") == 2
+
+
+@pytest.mark.slow
+async def test_stopped_load(long, target):
+    stop = asyncio.Event()
+    running = asyncio.create_task(run(long, stop=stop))
+    await until(lambda: links(target) == 0 and points(target) > 0)
+    stop.set()
+    report = await running
+    assert (report.status, links(target)) == ("stopped", M)
+    assert report.documents.indexed < MANY
+    assert told(await run(long, "qdrant.bulk=auto"), "bulk") == []
+    assert (links(target), points(target)) == (M, MANY)
+
+
+async def failing(place: Workplace, *overrides: str) -> BaseException:
+    """What ends a run."""
+    failures = []
+    try:
+        await run(place, *overrides)
+    except* IngestorError as group:
+        failures.append(root_cause(group))
+    [failure] = failures
+    return failure
+
+
+async def test_failed_load(place, target, qdrant_server):
+    qdrant_server.fault(code="NOT_FOUND")
+    assert "not_found" in str(await failing(place))
+    assert links(target) == M
+
+
+async def test_settings_that_cannot_be_put_back_stay_in_the_state_file(place, target, qdrant_server):
+    qdrant_server.fault("Collections/Update", code="INTERNAL", skip=1, times=8)
+    assert "fault" in str(await failing(place))
+    assert (links(target), len(place.recorded())) == (0, 300)
+    [said] = told(await run(place, "qdrant.url=http://localhost:6333"), "bulk")  # of which nobody knows
+    assert "run once with that url" in said
+    assert links(target) == 0
+    assert isinstance(await failing(place, "encoder.model=hash:32"), IdentityMismatchError)
+    assert links(target) == M  # before the run was refused
+
+
+async def test_waits_until_the_index_is_built(place, target, qdrant_server, monkeypatch):
+    monkeypatch.setattr(bulk, "LOOK_S", (0.05, 0.05))
+    qdrant_server.script(
+        {"status": "Yellow"},
+        {"status": "Green", "queue": 3},
+        {"status": "Grey"},  # until it is woken
+        {"status": "Yellow"},
+        updates=2,
+    )
+    assert (await run(place)).status == "complete"
+    assert qdrant_server.calls("Collections/Update") == 3  # put off, put back, woken
+    with ServerIndex(target) as index:
+        assert index.condition().settled
+
+
+async def test_index_that_cannot_be_built(place, target, qdrant_server):
+    qdrant_server.script({"status": "Red", "error": "no space left for segments"}, updates=2)
+    assert "no space left for segments" in str(await failing(place))
+    assert (links(target), len(place.recorded())) == (M, 300)
+
+
+async def test_stop_while_the_index_is_built(place, target, qdrant_server):
+    qdrant_server.script(*[{"status": "Yellow"}] * 10_000, updates=2)
+    stop = asyncio.Event()
+    running = asyncio.create_task(run(place, stop=stop))
+    await until(lambda: len(place.recorded()) == 300 and links(target) == M)
+    stop.set()
+    async with asyncio.timeout(10):
+        assert (await running).status == "stopped"
+
+
+async def test_index_that_shows_no_progress(place, qdrant_server, monkeypatch):
+    monkeypatch.setattr(bulk, "PATIENCE_S", 0.3)
+    qdrant_server.script(*[{"status": "Yellow"}] * 10_000, updates=2)
+    report = await run(place)
+    assert (report.status, report.exit_code) == ("complete", 0)
+    [said] = told(report, "bulk")
+    assert "showed no progress" in said
+
+
+async def test_embedded_engine_has_nothing_to_put_off(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    place = Workplace(tmp_path)
+    place.write("a.jsonl", documents(10))
+    assert told(await run(place, "qdrant.bulk=on"), "bulk") == [
+        "the embedded engine builds its index at the end of each run; set auto"
+    ]
+    place.write("b.jsonl", documents(1, start=10))
+    assert told(await run(place), "bulk") == []
+
+
+def check_killed_loads(tmp_path: Path, server: QdrantServer, many: Path, kills: int) -> None:
+    """Kill loads at moments all over their time; the settings are read back from the server each time."""
+    target, since, unindexed = served(server, dimension=DIMENSION), time.monotonic(), 0
+    place = workplace(tmp_path / "unbroken", server)
+    (place.shards / "a.jsonl").symlink_to(many)
+    place.run()
+    for number, moment in enumerate(moments(kills, first=0.5, last=time.monotonic() - since, seed=3)):
+        server.reset()
+        place = workplace(tmp_path / str(number), server)
+        (place.shards / "a.jsonl").symlink_to(many)
+        process = place.start_run()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(moment)
+        assert have_ended(kill_alone(process))
+        process.communicate(timeout=10)
+        left, recorded = links(target), len(place.recorded())
+        unindexed += left == 0
+        assert left in (None, 0, M)
+        ended = place.run("--set", f"qdrant.bulk={'off' if number % 2 else 'auto'}")
+        assert (links(target), points(target)) == (M, MANY)
+        assert ended.report["warnings"] == []
+        print(f"killed after {moment:.2f} s: m {left}, {recorded} of {MANY} recorded; then m {links(target)}")
+    print(f"{unindexed} of {kills} were killed while the index was put off")
+    assert unindexed
+
+
+def test_killed_load(long, target):
+    process = long.start_run()
+    eventually(lambda: links(target) == 0 and points(target) > 0)
+    assert have_ended(kill_alone(process))
+    process.communicate(timeout=10)
+    assert links(target) == 0
+    long.run("--set", "qdrant.bulk=off")
+    assert (links(target), points(target)) == (M, MANY)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_loads_killed_at_many_moments(tmp_path, qdrant_server, many, pytestconfig):
+    """`--kills N` for more of them."""
+    check_killed_loads(tmp_path, qdrant_server, many, pytestconfig.getoption("kills"))
