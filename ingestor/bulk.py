@@ -113,6 +113,13 @@ async def finish(job: Job) -> None:
     await restore(job)
     if not job.index_due:
         return
+    with job.progress.doing("waiting for the search index"):
+        await wait_for_index(job)
+    job.progress.note = ""
+
+
+async def wait_for_index(job: Job) -> None:
+    """Look again and again until the server has nothing left to do, the run is stopped, or nothing moves."""
     target, loop = wiring.target_of(job.settings, job.spec), asyncio.get_running_loop()
     seen, since, woken, pause_s = None, loop.time(), -WAKE_S, LOOK_S[0]
     while not job.stop.is_set():

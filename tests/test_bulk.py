@@ -15,10 +15,10 @@ from ingestor import bulk, pipeline
 from ingestor.config import RunOptions, load
 from ingestor.ending import root_cause
 from ingestor.errors import IdentityMismatchError, IngestorError
+from ingestor.progress import Progress
 from ingestor.report import Report
 from ingestor.sink import Target
 from ingestor.sink.server_index import ServerIndex
-from ingestor.telemetry import Progress
 from tests.running import DIMENSION, Workplace, documents, eventually, have_ended, kill_alone, moments
 from tests.servers import QdrantServer
 from tests.sinks import served
@@ -149,7 +149,7 @@ async def failing(place: Workplace, *overrides: str) -> BaseException:
 
 async def test_failed_load(place, target, qdrant_server):
     qdrant_server.fault(code="NOT_FOUND")
-    assert "not_found" in str(await failing(place))
+    assert "not there any more" in str(await failing(place))
     assert links(target) == M
 
 
