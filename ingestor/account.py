@@ -53,3 +53,4 @@ async def fill_account(job: Job, report: Report, seconds: float) -> None:
     report.replaced_characters, report.seconds = tally.replaced_characters, seconds
     report.stages = job.progress.stages.times()
     report.failures_open = await job.in_ledger(job.ledger.failures) + len(tally.shard_errors)
+    job.progress.accounted = True

@@ -17,7 +17,7 @@ import typer
 
 from ingestor import __version__, trace
 from ingestor.ending import Signals, in_words, root_cause
-from ingestor.errors import ConfigError, IngestorError
+from ingestor.errors import ConfigError, IngestorError, LockedError
 
 if TYPE_CHECKING:
     from ingestor.config import RunOptions, Settings
@@ -239,7 +239,7 @@ class Job:
         telemetry.configure_logging(self.log_format)
         signals = Signals(say=partial(self.say, "stopping"), kill=kill_workers)
         progress, started = Progress(), time.perf_counter()
-        report, failure = progress.report, None
+        report, failure, settings = progress.report, None, None
         try:
             settings = read_settings(self.config, self.overrides)
             config.refuse_unbuilt(settings)
@@ -252,6 +252,9 @@ class Job:
             failure = root_cause(group)
             report.seconds = time.perf_counter() - started
             report.status, report.exit_code = "failed", getattr(failure, "exit_code", 1)
+        progress.sample()
+        if settings and not isinstance(failure, LockedError):  # else the file is that of the other run
+            self.write_metrics(settings, progress)
         return self.tell(report, failure)
 
     def check_options(self) -> None:
@@ -275,6 +278,16 @@ class Job:
         shown = display.show(progress, log_format=self.log_format) if self.progress else nullcontext()
         with telemetry.repeat(history.SAMPLE_S, progress.sample), shown:
             return await pipeline.run(settings, options=self.options, stop=stop, progress=progress)
+
+    def write_metrics(self, settings: Settings, progress: Progress) -> None:
+        """Leave the last counters in the textfile; that this fails is no failure of the run."""
+        if (textfile := settings.metrics.textfile) and not self.options.dry_run:
+            from ingestor import publish, telemetry
+
+            try:
+                publish.write_last(progress, textfile)
+            except OSError as error:
+                telemetry.logger().warning("metrics", textfile=textfile, error=error.strerror)
 
     def tell(self, report: Report, failure: BaseException | None) -> int:
         """Say how the run ended; a report that cannot be written makes it a failed one."""

@@ -247,12 +247,10 @@ def refuse_unbuilt(settings: Settings) -> None:
     Raises:
         ConfigError: with a line for each.
     """
-    qdrant, source, metrics = settings.qdrant, settings.source, settings.metrics
+    qdrant, source = settings.qdrant, settings.source
     unbuilt = [
         ("source.paths", next((path for path in source.paths if "://" in path), None)),
         ("qdrant.alias", qdrant.alias),
-        ("metrics.port", metrics.port),
-        ("metrics.textfile", metrics.textfile),
     ]
     refused = [f"{name}: {value} is not built yet; leave it out" for name, value in unbuilt if value]
     if refused:

@@ -56,6 +56,7 @@ async def run(
     report.target, report.collection = settings.qdrant.target, settings.qdrant.collection
     async with AsyncExitStack() as stack:
         job = await open_job(stack, settings, options, stop, progress, open_pool)
+        _publish(stack, settings, options, progress)
         run_id = await job.in_ledger(job.ledger.start_run)
         try:
             await _work(job, report)
@@ -66,6 +67,15 @@ async def run(
         await _close_account(job, report, run_id, time.monotonic() - started)
     report.seconds = time.monotonic() - started
     return report
+
+
+def _publish(stack: AsyncExitStack, settings: Settings, options: RunOptions, progress: Progress) -> None:
+    """Let Prometheus see the counters, where the settings ask for it."""
+    port, textfile = settings.metrics.port, settings.metrics.textfile
+    if (port or textfile) and not options.dry_run:
+        from ingestor.publish import publish
+
+        stack.enter_context(publish(progress, port, textfile))
 
 
 async def _close_account(job: Job, report: Report, run_id: int, seconds: float) -> None:

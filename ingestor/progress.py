@@ -74,6 +74,8 @@ class Progress:
         report: the account so far; what a run that fails leaves behind.
         shards_total, bytes_total: that are to be read.
         note: what is going on, in a few words, where the counters do not show it.
+        accounted: the report holds what the tally says, and the failures that are open.
+        began: in seconds of the system's time.
     """
 
     report: Report = field(default_factory=Report)
@@ -83,6 +85,7 @@ class Progress:
     shards_total: int = 0
     bytes_total: int = 0
     note: str = ""
+    accounted: bool = False
     began: float = field(default_factory=time.time)
     _since: float = field(default_factory=time.perf_counter)
     _moved: tuple[float, tuple[int, ...]] = (0.0, ())

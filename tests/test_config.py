@@ -297,7 +297,6 @@ class TestMistakes:
     [
         ("source.paths=[a, 's3://b/c']", "source.paths"),
         ("qdrant.alias=live", "qdrant.alias"),
-        ("metrics.port=9000", "metrics.port"),
     ],
 )
 def test_what_is_not_built_is_refused(config, override, name):

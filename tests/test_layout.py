@@ -22,7 +22,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "cli": (
         {
             *("__init__", "config", "ending", "pipeline", "commands", "report", "trace"),
-            *("display", "history", "progress"),
+            *("display", "history", "progress", "publish"),
         },
         set(),
     ),
@@ -74,6 +74,8 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "history": ({"channel"}, set()),
     "progress": ({"channel", "history", "report", "tally"}, set()),
     "words": ({"history", "progress"}, set()),
+    "metrics": ({"__init__", "progress"}, set()),
+    "publish": ({"metrics", "progress"}, set()),
     "display": ({"history", "progress", "words"}, set()),
     "report": ({"channel"}, set()),
     "lock": (set(), set()),
