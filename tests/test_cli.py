@@ -118,7 +118,6 @@ def test_first_line_names_the_target(config, pipeline, capsys):
             "error: --queries none.jsonl: cannot be read",
         ),
         (["search", "--config", "CONFIG", "a", "--filter", "b"], "error: --filter b: write"),
-        (["status", "--config", "CONFIG"], "error: state .ingestor/wiki.sqlite3: not there yet"),
     ],
 )
 def test_usage_errors(config, pipeline, capsys, arguments, said):

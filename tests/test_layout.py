@@ -19,10 +19,11 @@ EVERYTHING = {"*"}
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "__init__": (set(), set()),
     "__main__": ({"cli"}, set()),
-    "cli": (
+    "cli": ({"__init__", "commands", "config", "ending", "launch", "trace"}, set()),
+    "launch": (
         {
-            *("__init__", "config", "ending", "pipeline", "commands", "report", "trace"),
-            *("display", "history", "progress", "publish"),
+            *("config", "display", "ending", "history", "pipeline", "progress", "publish", "report"),
+            "trace",
         },
         set(),
     ),
