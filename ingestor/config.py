@@ -20,7 +20,14 @@ from pydantic import (
 
 from ingestor.errors import ConfigError
 from ingestor.index_settings import Hnsw, Quantization
-from ingestor.layers import Layers, read_environment, read_overrides, read_yaml
+from ingestor.layers import (
+    Layers,
+    read_environment,
+    read_file,
+    read_overrides,
+    read_qdrant_environment,
+    read_yaml,
+)
 from ingestor.mistakes import describe
 from ingestor.values import (
     AtLeast0,
@@ -40,23 +47,41 @@ EMBEDDED_PATH = ".ingestor/qdrant"
 
 
 class Source(Section):
+    """Which documents there are, and what of them is read."""
+
     paths: Texts
+    """Files, folders (walked) and patterns (`**` spans folders), from the working directory on."""
     root: Text | None = None
+    """The folder that shards are named relative to; null: the common folder of the fixed parts of `paths`."""
     format: Literal["auto", "jsonl", "csv", "tsv", "parquet", "text", "mediawiki"] = "auto"
+    """What a shard is; `auto` tells by its content, then by its name."""
     text_field: Texts = ("text",)
+    """Dotted path of the text to embed; several are joined by a blank line."""
     id_field: Text | None = "id"
+    """Dotted path of a document's id; null: the id is made from shard and place."""
     id_scope: Literal["collection", "shard"] = "collection"
+    """Where an id is unique; `shard` makes the shard's name part of it."""
     metadata_fields: Annotated[tuple[str, ...] | Literal["*"], BeforeValidator(as_fields)] = ()
+    """Dotted paths of what is kept in the payload; `"*"` keeps every field."""
     max_line_bytes: Size = ByteSize(64 << 20)
+    """A longer record is refused (`line_too_long`)."""
     oversized: Literal["reject", "trim"] = "reject"
+    """A payload that a request cannot hold: refuse its document, or `trim` its largest metadata."""
     sync: Literal["append", "mirror"] = "append"
+    """`mirror` also deletes what left the source; `append` keeps it."""
     max_delete_fraction: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """`mirror` withholds more deletions than this share, unless `--allow-deletes` is given."""
 
 
 class Chunk(Section):
+    """How a text is cut."""
+
     max_tokens: AtLeast1 | None = None
+    """Tokens in one chunk, special ones and the prompt counted; null: as many as the model takes."""
     overlap_tokens: AtLeast0 = 32
+    """Tokens that a chunk repeats from the one before."""
     max_chars: AtLeast1 | None = None
+    """Characters in one chunk; null: 6 times `max_tokens`."""
 
     @model_validator(mode="after")
     def leaves_room(self) -> Chunk:
@@ -68,48 +93,84 @@ class Chunk(Section):
 
 
 class Encoder(Section):
+    """What makes vectors of chunks."""
+
     model: Text = "sentence-transformers/all-MiniLM-L6-v2"
+    """Hub id, folder, `package:MODULE/FOLDER`, or `hash:384`: vectors from a hash, for trials."""
     revision: Text | None = None
+    """Branch, tag or commit of a hub model; the commit is recorded with the collection."""
     device: Annotated[str, AfterValidator(a_device)] = "auto"
+    """`auto`, `cpu`, `cuda` or `cuda:N`; `auto` takes a GPU where torch sees one."""
     precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    """Of the arithmetic; `auto`: float32 on a CPU, on a GPU what suits the model's family."""
     pooling: Literal["auto", "mean", "cls", "last"] = "auto"
+    """How token vectors become one; `auto`: as the model's own files say."""
     normalize: Literal["auto"] | bool = "auto"
+    """Whether vectors get unit length; `auto`: as the model's own files say."""
     prompt: str | None = None
+    """Put before every chunk; null: the model's own, if it names one."""
     query_prompt: str | None = None
+    """Put before every query of `search`; null: the model's own, if it names one."""
     token_budget: Literal["auto"] | AtLeast1 = "auto"
+    """Tokens in one batch; `auto` is measured at the start on a GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile on a GPU; `auto`: when half an hour of work or more lies ahead."""
 
 
 class Pipeline(Section):
+    """Processes and buffers."""
+
     prepare_processes: Literal["auto"] | AtLeast1 = "auto"
+    """Processes that parse, cut and tokenize."""
     sink_processes: Literal["auto"] | AtLeast1 = "auto"
+    """Processes that write points; fixed for an embedded collection once it is made."""
     buffers: Annotated[int, Field(ge=2)] = 8
+    """Slots of shared memory between the encoder and the writers."""
     buffer_bytes: Literal["auto"] | Size = "auto"
+    """Size of one slot."""
 
 
 class Qdrant(Section):
     """Where the points go: a server's `url`, or the embedded engine in the folder `path`."""
 
     url: Annotated[str, AfterValidator(a_url)] | None = None
+    """A server, as people know it: `http(s)://host:6333`; traffic goes to `grpc_port`."""
     api_key: SecretStr | None = None
+    """The server's key; better given as QDRANT_API_KEY. Never printed nor stored."""
     grpc_port: Port = 6334
+    """The server's gRPC port."""
     ca_file: Text | None = None
+    """Certificates to trust instead of the system's, in PEM."""
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds that one request may take."""
     path: Text | None = None
+    """Folder of the embedded engine; without `url`, QDRANT_URL and this: `.ingestor/qdrant`."""
     collection: Annotated[str, AfterValidator(a_collection)] = "wiki"
+    """The collection's name."""
     vector_name: Text | None = None
+    """Name of the vector; null: the collection's unnamed one."""
     distance: Literal["Cosine", "Dot", "Euclid", "Manhattan"] = "Cosine"
+    """How vectors are compared."""
     payload_indexes: dict[
         str, Literal["keyword", "integer", "float", "bool", "geo", "datetime", "text", "uuid"]
     ] = Field(default_factory=dict)
+    """Payload fields to index, and the kind of each."""
     bulk: Literal["auto", "on", "off"] = "auto"
+    """Put a server's index off during the first load; `auto`: before a GPU, from 256 MiB of text."""
     alias: Annotated[str, AfterValidator(a_collection)] | None = None
+    """Build a fresh collection behind this alias."""
     on_disk: bool | None = None
+    """Keep vectors on disk; null: the server decides, as for all that follows."""
     datatype: Literal["float32", "float16", "uint8"] | None = None
+    """How vectors are stored."""
     shard_number: AtLeast1 | None = None
+    """Shards of the collection."""
     replication_factor: AtLeast1 | None = None
+    """Copies of each shard in a cluster."""
     write_consistency_factor: AtLeast1 | None = None
+    """Copies that must have taken a write."""
     keep: AtLeast1 = 1
+    """Old collections that are kept behind the alias."""
     hnsw: Hnsw = Hnsw()
     quantization: Quantization | None = None
 
@@ -133,12 +194,19 @@ class Qdrant(Section):
 
 
 class Failures(Section):
+    """What a run may leave undone and still end with exit code 0."""
+
     tolerate: AtLeast0 = 0
+    """Open failures that are put up with."""
 
 
 class Metrics(Section):
+    """Counters for Prometheus."""
+
     port: Port | None = None
+    """Serve them there while the run goes on."""
     textfile: Text | None = None
+    """Keep them in this file for node_exporter's textfile collector, also after the run."""
 
 
 class Settings(Section):
@@ -151,6 +219,7 @@ class Settings(Section):
     qdrant: Qdrant = Qdrant()
     failures: Failures = Failures()
     state: Text = ""
+    """The file that remembers what is done; keep it as long as the collection."""
     metrics: Metrics = Metrics()
 
     @model_validator(mode="before")
@@ -218,27 +287,6 @@ def load(path: Path, overrides: Sequence[str] = (), environ: Mapping[str, str] |
         return Settings.model_validate(layers.values)
     except ValidationError as error:
         raise ConfigError("\n".join(describe(error, Settings, layers))) from None
-
-
-def read_file(path: Path) -> str:
-    try:
-        return path.read_text("utf-8-sig")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file; name the configuration with --config") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}") from None
-
-
-def read_qdrant_environment(environ: Mapping[str, str], file: Layers) -> list[tuple[str, Any, str]]:
-    """Qdrant's own variables; a folder named in the file is not overruled by a URL that happens to be set."""
-    section = file.values.get("qdrant")
-    has_folder = isinstance(section, dict) and section.get("path") is not None
-    names = [("QDRANT_API_KEY", "qdrant.api_key")] + ([] if has_folder else [("QDRANT_URL", "qdrant.url")])
-    return [
-        (dotted, environ[name], f"environment variable {name}") for name, dotted in names if environ.get(name)
-    ]
 
 
 def refuse_unbuilt(settings: Settings) -> None:

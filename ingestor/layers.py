@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -71,6 +72,17 @@ def merge(below: Tree, above: Tree) -> None:
             merge(below[key], value)
         else:
             below[key] = value
+
+
+def read_file(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file; name the configuration with --config") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}") from None
 
 
 def read_yaml(text: str, name: str, environ: Mapping[str, str]) -> tuple[Tree, dict[Place, str]]:
@@ -183,3 +195,13 @@ def read_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any, str
         name = variable.removeprefix("INGESTOR_")
         if text and name != variable and ("__" in name or name == "STATE"):
             yield name.lower().replace("__", "."), read_value(text), f"environment variable {variable}"
+
+
+def read_qdrant_environment(environ: Mapping[str, str], file: Layers) -> list[tuple[str, Any, str]]:
+    """Qdrant's own variables; a folder named in the file is not overruled by a URL that happens to be set."""
+    section = file.values.get("qdrant")
+    has_folder = isinstance(section, dict) and section.get("path") is not None
+    names = [("QDRANT_API_KEY", "qdrant.api_key")] + ([] if has_folder else [("QDRANT_URL", "qdrant.url")])
+    return [
+        (dotted, environ[name], f"environment variable {name}") for name, dotted in names if environ.get(name)
+    ]

@@ -12,7 +12,13 @@ from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
 class Section(BaseModel):
     """Settings that belong together; refuses those that it does not know."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+    )
 
 
 def as_list(value: Any) -> Any:
