@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import orjson
 
 _INT64 = range(-(1 << 63), 1 << 63)
+_BYTES = [bytes((number,)) for number in range(256)]
 # Tags: field number << 3 | wire type (0 varint, 1 eight bytes, 2 length and bytes).
 _COLLECTION, _WAIT, _POINT = b"\x0a", b"\x10\x01", b"\x1a"  # of UpsertPoints
 _UUID = b"\x0a\x26\x12\x24"  # PointStruct.id, 38 bytes: PointId.uuid, 36 bytes
@@ -98,7 +100,9 @@ def _uuid_text(digits: str, at: int) -> bytes:
 
 def _varint(number: int) -> bytes:
     if number < 0x80:
-        return bytes((number,))
+        return _BYTES[number]
+    if number < 0x4000:
+        return _BYTES[number & 0x7F | 0x80] + _BYTES[number >> 7]
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -115,7 +119,14 @@ def _entry(key: str, value: Any) -> bytes:
     """One entry of a map from names to values."""
     if not isinstance(key, str):
         raise TypeError(f"a payload's keys are text, not {type(key).__name__}")
-    return _field(_KEY, key.encode()) + _field(_VALUE, _value(value))
+    content = _value(value)
+    return _key(key) + _varint(len(content)) + content
+
+
+@lru_cache(1024)
+def _key(key: str) -> bytes:
+    """An entry's key, up to the length of its value; most payloads have the same few."""
+    return _field(_KEY, key.encode()) + _VALUE
 
 
 def _value(value: Any) -> bytes:
