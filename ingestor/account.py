@@ -46,7 +46,7 @@ async def fill_account(job: Job, report: Report, seconds: float) -> None:
         if count > WARNINGS_KEPT
     ]
     if job.sinks is not None:
-        target = f"collection {job.settings.qdrant.collection}"
+        target = job.settings.qdrant.collection
         report.warnings += [Remark(target, kind, detail) for kind, detail in job.sinks.waits.remarks()]
     report.refused = [Refused(f.shard, f.place, f.kind, f.detail, f.document) for f in tally.refused]
     report.shards.failed = len({shard for shard, _, _ in tally.shard_errors})

@@ -26,6 +26,8 @@ from ingestor.progress import Progress
 from ingestor.report import Report
 from ingestor.settle import Sinks, delete_points
 from ingestor.sink.pool import SinkPool
+from ingestor.sink.remarks import remarks
+from ingestor.telemetry import logger
 
 DELETED_AT_ONCE = 10_000
 """Documents; a stop is looked for between them."""
@@ -109,6 +111,7 @@ async def _work(job: Job, report: Report) -> None:
     reading = salt_of(wiring.reading_of(job.settings, job.identity["record"]))
     plan = await job.in_ledger(ledger.plan, job.listing.shards, reading, full=options.full)
     begin_account(job, report, plan)
+    await _look_at_target(job)
     await read_shards(job, plan.shards)
     if options.limit is None and not job.stop.is_set():
         await _sort_out(job, report)
@@ -118,6 +121,14 @@ async def _work(job: Job, report: Report) -> None:
     if job.sinks and tally.points and not job.stop.is_set():
         await _build_index(job, job.sinks)
     report.status = "stopped" if job.stop.is_set() else "complete"
+
+
+async def _look_at_target(job: Job) -> None:
+    """Warn, also at once, of what makes a run unsafe or a setting idle; the disk may answer slowly."""
+    loop, target = asyncio.get_running_loop(), wiring.target_of(job.settings, job.spec)
+    for kind, detail in await loop.run_in_executor(job.unpack, lambda: list(remarks(target))):
+        logger().warning("target", kind=kind, detail=detail)
+        job.tally.warn(job.settings.qdrant.collection, kind, detail)
 
 
 async def _sort_out(job: Job, report: Report) -> None:

@@ -1,6 +1,6 @@
 """A gRPC server that answers as Qdrant does, over the embedded engine, in a process of its own.
 
-    python tests/qdrant_server.py --port 0 --path DIR [--api-key KEY] [--version 1.17.0]
+    python tests/qdrant_server.py --port 0 --path DIR [--api-key KEY] [--version 1.17.0] [--certificate PEM]
 
 It prints its port. `/control/Fault` takes a fault as JSON. A fault strikes one call of a method, in order
 (`times`: so many of them, `skip`: after so many others):
@@ -608,10 +608,18 @@ def main() -> None:
     parser.add_argument("--path", type=Path, required=True)
     parser.add_argument("--api-key")
     parser.add_argument("--version", default="1.17.0")
+    parser.add_argument(
+        "--certificate", type=Path, help="a key and its certificates in PEM: speaks TLS alone"
+    )
     asked = parser.parse_args()
     server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)])
     server.add_generic_rpc_handlers([Handler(Service(asked.path, asked.version), asked.api_key)])
-    port = server.add_insecure_port(f"127.0.0.1:{asked.port}")
+    place = f"127.0.0.1:{asked.port}"
+    if asked.certificate:
+        pem = asked.certificate.read_bytes()
+        port = server.add_secure_port(place, grpc.ssl_server_credentials([(pem, pem)]))
+    else:
+        port = server.add_insecure_port(place)
     server.start()
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()

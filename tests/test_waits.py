@@ -55,7 +55,7 @@ def test_a_run_shows_and_reports_what_it_waited_for(tmp_path, qdrant_server: Qdr
     assert any("documents/s" in line and "waiting 12 s: the server limits" in line for line in lines)
     assert any("sink waits" in line and "rate_limited" in line for line in lines)
     [warning] = ended.report["warnings"]
-    assert (warning["shard"], warning["kind"]) == ("collection things", "rate_limited")
+    assert (warning["shard"], warning["kind"]) == ("things", "rate_limited")
     assert "waited 12." in warning["detail"]
     assert warning["detail"].endswith("(times: 1)")
     assert len(stored(served(qdrant_server, dimension=64))) == 50

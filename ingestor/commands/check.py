@@ -17,6 +17,7 @@ from ingestor.lock import Lock
 from ingestor.lookup import read_status
 from ingestor.model import ModelSpec
 from ingestor.sink import check_target
+from ingestor.sink.remarks import remarks
 
 MIB = 1 << 20
 LITTLE_DISK_BYTES = 1 << 30
@@ -41,6 +42,8 @@ def check(settings: Settings) -> Iterator[Finding]:
     yield looked_at("shared memory", lambda: about_shared_memory(settings, spec))
     reached = looked_at("qdrant", lambda: about_qdrant(settings, spec))
     yield reached
+    for _, detail in remarks(wiring.target_of(settings, spec)):
+        yield Finding("qdrant", "warn", detail)
     if reached.verdict == "ok":
         drift: list[str] = []
         yield looked_at("collection", lambda: about_collection(settings, spec, drift))

@@ -207,7 +207,11 @@ def open_reader(target: Target) -> Reader:
 def check_target(target: Target) -> str:
     """Say in one line what is there; raises what opening it for a run would raise."""
     from ingestor.sink.collection import store_of
+    from ingestor.sink.folder import folder_of
+    from ingestor.sink.place import check_place
 
+    if not target.url:
+        check_place(folder_of(target))
     with store_of(target) as store:
         about, found = store.about(), store.read()
     if found is None:

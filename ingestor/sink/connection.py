@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,7 +39,7 @@ class Connection:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.channel = _channel(target)
-        self.metadata = (("api-key", target.api_key),) if target.api_key else ()
+        self.metadata = _metadata(target.api_key)
         self.points: Any = qdrant.PointsStub(self.channel)  # type: ignore[no-untyped-call]
         self.collections: Any = qdrant.CollectionsStub(self.channel)  # type: ignore[no-untyped-call]
 
@@ -99,11 +100,30 @@ def _channel(target: Target) -> grpc.Channel:
     address = f"{host}:{target.grpc_port}"
     if parts.scheme == "http":
         return grpc.insecure_channel(address, OPTIONS)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(_trusted(target.ca_file)), OPTIONS)
+
+
+def _trusted(ca_file: str | None) -> bytes | None:
+    """Certificates to trust: those of a file, else the system's, else gRPC's own."""
+    if ca_file is None:
+        system = ssl.get_default_verify_paths().cafile
+        return Path(system).read_bytes() if system else None
     try:
-        trusted = Path(target.ca_file).read_bytes() if target.ca_file else None
+        found = Path(ca_file).read_bytes()
     except OSError as error:
-        raise ConfigError(f"qdrant.ca_file: {target.ca_file}: {error.strerror}") from error
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(trusted), OPTIONS)
+        raise ConfigError(f"qdrant.ca_file: {ca_file}: {error.strerror}") from error
+    if b"-----BEGIN CERTIFICATE-----" not in found:
+        raise ConfigError(f"qdrant.ca_file: {ca_file}: holds no certificate in PEM format")
+    return found
+
+
+def _metadata(api_key: str | None) -> tuple[tuple[str, str], ...]:
+    """What is sent with every call; gRPC would show in its error the key that it cannot send."""
+    if not api_key:
+        return ()
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise ConfigError("qdrant.api_key: has a line end or another character in it that no key has")
+    return (("api-key", api_key),)
 
 
 def metadata_of(info: qdrant.CollectionInfo) -> dict[str, Any] | None:

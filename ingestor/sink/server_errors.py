@@ -57,12 +57,15 @@ def _unavailable(detail: str, place: str) -> Exception:
         return ConfigError(f"{place}: that port does not speak gRPC; set qdrant.grpc_port (6334 as a rule)")
     if "CERTIFICATE_VERIFY_FAILED" in detail:
         return ConfigError(f"{place}: its certificate is not trusted; set qdrant.ca_file")
+    if "Hostname Verification" in detail:
+        return ConfigError(f"{place}: its certificate is for other names; write qdrant.url with one of those")
     if "handshake failed" in detail.lower():
         return ConfigError(
             f"{place}: no TLS there; write the url with http:// instead of https://, or set TLS up"
         )
+    tls = "" if place.startswith("https") else ", or does it want https://"
     return TransientSinkError(
-        f"{place}: no Qdrant server can be reached; is it running, and is qdrant.grpc_port right? ({detail})"
+        f"{place}: no Qdrant server can be reached; is it running, is qdrant.grpc_port right{tls}? ({detail})"
     )
 
 

@@ -14,7 +14,9 @@ from ingestor import worker as worker_process
 from ingestor.errors import IngestorError, SinkError
 from ingestor.records import Points, UInt8s
 from ingestor.sink import REQUEST_BYTES, Refusal, Sink, Target, collection, sizes
+from ingestor.sink.folder import folder_of
 from ingestor.sink.patience import Wait
+from ingestor.sink.place import check_place
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,6 +59,8 @@ def ensure_collection(
     target: Target, directories: int, identity: Mapping[str, Any], recreate: bool, adopt: bool
 ) -> list[str]:
     """Make or check the collection, in a process that has not opened it; see `collection.ensure`."""
+    if not target.url:
+        check_place(folder_of(target))
     with collection.store_of(target, directories) as store:
         return collection.ensure(store, target, identity, recreate=recreate, adopt=adopt)
 
