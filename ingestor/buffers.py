@@ -7,6 +7,7 @@ resource tracker removes blocks that others still need, and its `close()` raises
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import mmap
 import os
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ingestor.errors import ResourceError
+from ingestor.errors import ResourceError, reason
 from ingestor.records import UInt8s
 
 Float32s = npt.NDArray[np.float32]
@@ -118,7 +119,9 @@ class BufferPool:
             block = mmap.mmap(file, layout.nbytes)
         except OSError as error:
             os.unlink(FOLDER / name)
-            raise ResourceError(_too_little(layout.nbytes, error.strerror or str(error))) from error
+            if error.errno == errno.ENOSPC:
+                raise ResourceError(_too_little(layout.nbytes, "full")) from error
+            raise
         finally:
             os.close(file)
         return cls(layout, block, poison=poison)
@@ -187,7 +190,7 @@ def attach(layout: BufferLayout) -> AttachedBuffers:
     try:
         file = os.open(FOLDER / layout.name, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise ResourceError(f"shared memory {layout.name}: {error.strerror}") from error
+        raise ResourceError(f"shared memory {layout.name}: {reason(error)}") from error
     try:
         return AttachedBuffers(layout, mmap.mmap(file, layout.nbytes, access=mmap.ACCESS_READ))
     finally:

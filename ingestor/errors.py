@@ -4,6 +4,19 @@ Each error carries a message for people: what happened, where, and what to do. `
     and the exit code named here; nothing else prints.
 """
 
+from __future__ import annotations
+
+import errno
+
+LACKS = {
+    errno.EMFILE: "too many open files; raise the limit (ulimit -n, LimitNOFILE= in a systemd unit)",
+    errno.ENFILE: "the system has too many open files",
+    errno.ENOSPC: "no room on the disk; make some and run again",
+    errno.EDQUOT: "the disk quota is used up; make room and run again",
+    errno.ENOMEM: "out of memory",
+}
+"""What the machine has too little of, in words."""
+
 
 class IngestorError(Exception):
     """A run, or a command, could not do its work."""
@@ -45,6 +58,16 @@ class VerificationError(IngestorError):
 
 class ResourceError(IngestorError):
     """The machine has too little of something: shared memory, disk, open files."""
+
+
+def reason(error: OSError) -> str:
+    """Why the operating system refused something, and what to do where the machine lacks something."""
+    return LACKS.get(error.errno or 0, error.strerror or str(error))
+
+
+def told(error: OSError) -> str:
+    """The same with the file's name, where there is one."""
+    return f"{error.filename}: {reason(error)}" if error.filename else reason(error)
 
 
 class SourceError(IngestorError):

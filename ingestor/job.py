@@ -43,6 +43,7 @@ class Job:
 
     Attributes:
         opening: held while the collection is opened.
+        is_known: the collection may have noted the state file's id.
         can_embed: engine and sinks are open, and the sinks see the engine's buffers.
         told: what people were warned of, apart from shards.
         index_due: the server has an index to build that was put off.
@@ -65,6 +66,7 @@ class Job:
     engine: Engine | None = None
     profile: Profile | None = None
     can_embed: bool = False
+    is_known: bool = False
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     written: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
@@ -120,15 +122,23 @@ async def open_job(
                 await loop.run_in_executor(unpack, lock, path, options.lock_wait_s, stop.is_set)
             )
         sweep(str(state.resolve()))  # also where this run will not need any
+    fresh = not state.exists()
     ledger = await loop.run_in_executor(thread, Ledger.open, state, thread)
     job = Job(
         settings, options, stop, progress, stack, listing, spec, identity, state, ledger, unpack, open_pool
     )
-    stack.push_async_callback(job.in_ledger, ledger.close)
+    stack.push_async_callback(_close_ledger, job, fresh)
     if options.profile is not None:
         job.profile = Profile(options.profile, *options.profile_window)
         stack.push_async_callback(job.profile.close)
     return job
+
+
+async def _close_ledger(job: Job, fresh: bool) -> None:
+    """Let go of the state file; one that was made for a run which was refused goes with it."""
+    await job.in_ledger(job.ledger.close)
+    if fresh and not job.is_known:
+        job.state.unlink(missing_ok=True)
 
 
 async def check_identity(job: Job) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ingestor import trace
 from ingestor.ending import Signals, in_words, root_cause
-from ingestor.errors import ConfigError, LockedError
+from ingestor.errors import ConfigError, LockedError, reason
 
 if TYPE_CHECKING:
     from ingestor.config import RunOptions, Settings
@@ -90,7 +90,7 @@ class Launch:
             try:
                 publish.write_last(progress, textfile)
             except OSError as error:
-                telemetry.logger().warning("metrics", textfile=textfile, error=error.strerror)
+                telemetry.logger().warning("metrics", textfile=textfile, error=reason(error))
 
     def tell(self, report: Report, failure: BaseException | None) -> int:
         """Say how the run ended; a report that cannot be written makes it a failed one."""
@@ -102,7 +102,7 @@ class Launch:
             if self.report:
                 report.write(self.report)
         except OSError as error:
-            self.say("error", f"--report {self.report}: {error.strerror}")
+            self.say("error", f"--report {self.report}: {reason(error)}")
             return report.exit_code or 1
         return report.exit_code
 

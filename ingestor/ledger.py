@@ -26,7 +26,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import orjson
 
-from ingestor.errors import ConfigError, ResourceError
+from ingestor.errors import ConfigError, ResourceError, reason
 from ingestor.leaving import Leaving
 from ingestor.lookup import LEFT, SCHEMA, VERSION, state_error, totals
 from ingestor.records import Census, Failure, Shard, Verdict
@@ -111,7 +111,7 @@ class Ledger:
         except sqlite3.DatabaseError as error:
             raise state_error(path, error) from error
         except OSError as error:
-            raise ResourceError(f"state {path}: {error.strerror}") from error
+            raise ResourceError(f"state {path}: {reason(error)}") from error
         if version != VERSION:
             raise ConfigError(
                 f"state {path}: written by another version of the ingestor (schema {version}, not {VERSION})."

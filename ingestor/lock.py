@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from ingestor.errors import ConfigError, LockedError
+from ingestor.errors import LACKS, ConfigError, LockedError, ResourceError, reason
 
 RETRY_S = 0.2
 
@@ -29,13 +29,14 @@ class Lock:
 
         Raises:
             LockedError: another process holds it.
-            ConfigError: the file cannot be made.
+            ConfigError, ResourceError: the file cannot be made.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise ConfigError(f"{path}: the lock file cannot be made: {error.strerror}") from error
+            kind = ResourceError if error.errno in LACKS else ConfigError
+            raise kind(f"{path}: the lock file cannot be made: {reason(error)}") from error
         try:
             wait_for(handle, path, time.monotonic() + wait_s, give_up)
             os.truncate(handle, 0)

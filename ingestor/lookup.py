@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ingestor.errors import ConfigError, NothingThereError, ResourceError
+from ingestor.errors import LACKS, ConfigError, NothingThereError, ResourceError
 
 VERSION = 1
 LEFT = 0
@@ -146,6 +147,8 @@ def read_status(path: Path) -> dict[str, Any]:
 
 
 def state_error(path: Path, error: sqlite3.DatabaseError) -> ConfigError | ResourceError:
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return ResourceError(f"state {path}: {LACKS[errno.ENOSPC]}")
     if isinstance(error, sqlite3.OperationalError):
         return ResourceError(f"state {path}: {error}")
     return ConfigError(

@@ -67,6 +67,7 @@ async def open_sinks(job: Job) -> SinkPool:
     """
     async with job.opening:
         if job.sinks is None:
+            job.is_known = True
             job.sinks = await job.open_pool(
                 wiring.target_of(job.settings, job.spec),
                 identity=job.identity,

@@ -143,7 +143,7 @@ def cause_of_death(pool: ProcessPoolExecutor) -> str:
         if code == -signal.SIGKILL:
             return "was killed (SIGKILL), perhaps for want of memory"
         if code == -signal.SIGBUS:
-            return "was killed (SIGBUS): a disk or /dev/shm is full"
+            return "was killed (SIGBUS): a disk or /dev/shm is full, so make room"
         if code is not None and code < 0:
             return f"crashed ({signal.Signals(-code).name})"
     return "ended by itself"

@@ -58,6 +58,7 @@ class Workplace:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
         self.environment: dict[str, str] = {}  # for runs; nothing of these names is inherited
+        self.prefix: tuple[str, ...] = ()  # a command that runs the command, `prlimit` for instance
         self.shards = folder / "shards"
         self.shards.mkdir(parents=True, exist_ok=True)
         self.configure(**settings)
@@ -72,6 +73,7 @@ class Workplace:
         }
         for section, values in settings.items():
             usual[section] = {**usual.get(section, {}), **values} if isinstance(values, dict) else values
+        self.settings = usual
         (self.folder / "c.yaml").write_text(json.dumps(usual))  # which is YAML, too
 
     def write(self, shard: str, documents: Iterable[dict[str, Any]]) -> None:
@@ -83,7 +85,7 @@ class Workplace:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         (self.folder / "r.json").unlink(missing_ok=True)
         return subprocess.Popen(
-            [sys.executable, "-m", "ingestor", *arguments],
+            [*self.prefix, sys.executable, "-m", "ingestor", *arguments],
             cwd=self.folder,
             env=inherited | self.environment,
             stdout=subprocess.PIPE,
@@ -121,7 +123,7 @@ class Workplace:
 
     @property
     def state(self) -> Path:
-        return self.folder / "state.sqlite3"
+        return self.folder / str(self.settings["state"])
 
     def recorded(self) -> dict[str, int]:
         """The documents that the state file takes for stored, and their numbers of chunks."""
@@ -134,7 +136,9 @@ class Workplace:
 
     def points(self, collection: str = "things") -> dict[bytes, tuple[np.ndarray, dict[str, Any]]]:
         """All that the embedded collection holds."""
-        target = embedded(self.folder / "qdrant", collection=collection, dimension=DIMENSION)
+        target = embedded(
+            self.folder / self.settings["qdrant"]["path"], collection=collection, dimension=DIMENSION
+        )
         return stored(target)
 
 

@@ -300,3 +300,19 @@ def test_a_collection_that_is_not_as_configured_is_told_and_left_alone(place):
     place.write("c.jsonl", documents(1, start=60))
     assert place.run().report["warnings"] == [told]
     assert "warn drift          qdrant.hnsw.m: 8 there, 32 here" in place.ask("check").out
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ('source.paths=["shards/*.csv"]', "no shard matches"),
+        pytest.param("encoder.token_budget=16", "token_budget", marks=pytest.mark.slow),
+        pytest.param("encoder.compile=on", "CUDA", marks=pytest.mark.slow),
+    ],
+)
+def test_a_refused_first_run_leaves_no_state(place, mistake, said):
+    refused = place.run("--set", mistake, code=2)
+    assert said in refused.errors[0]
+    assert not place.state.exists()
+    assert not (place.folder / "qdrant" / "things").exists()
+    assert place.ask("status", code=2).errors

@@ -12,7 +12,7 @@ from typing import Any
 
 import qdrant_edge as edge
 
-from ingestor.errors import ConfigError, IngestorError, LockedError, ResourceError, SinkError
+from ingestor.errors import LACKS, ConfigError, IngestorError, LockedError, ResourceError, SinkError
 from ingestor.sink import Target
 
 INDEXING_THRESHOLD_KB = 100_000
@@ -26,7 +26,7 @@ def told(place: Path) -> Iterator[None]:
 
     Raises:
         LockedError: another process has the directory open.
-        ResourceError: the disk is full.
+        ResourceError: the disk is full, or too many files are open.
         SinkError: anything else.
     """
     try:
@@ -40,8 +40,9 @@ def told(place: Path) -> Iterator[None]:
                 f"{place}: another process has this collection open; wait until it ends (the embedded engine"
                 " serves one process at a time, a Qdrant server any number)"
             ) from error
-        if "os error 28" in text or "No space left" in text:
-            raise ResourceError(f"{place}: no room on the disk: {text}") from error
+        for lack, advice in LACKS.items():
+            if f"os error {lack}" in text:
+                raise ResourceError(f"{place}: {advice} ({text})") from error
         raise SinkError(f"{place}: {text}") from error
 
 

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ingestor.errors import ConfigError
+from ingestor.errors import LACKS, ConfigError, ResourceError, told
 from ingestor.records import Shard
 
 PASSED_OVER = (".tmp", ".crc", ".part", ".partial", ".crdownload", "~")
@@ -104,6 +104,7 @@ class _Found:
         try:
             status = os.stat(path)
         except OSError as error:
+            _unless_lacking(error)
             kinds = {errno.ENOENT: "vanished", errno.ELOOP: "not_a_file"}
             kind = kinds.get(error.errno or 0, "unreadable")
             self.odd.append((path, kind, error.strerror or str(error)))
@@ -125,6 +126,7 @@ class _Found:
                 status = os.stat(folder)
                 inside = [] if (status.st_dev, status.st_ino) in seen else list(os.scandir(folder))
             except OSError as error:
+                _unless_lacking(error)
                 self.odd.append((folder, "unreadable", error.strerror or str(error)))
                 continue
             seen.add((status.st_dev, status.st_ino))
@@ -140,6 +142,16 @@ class _Found:
 def is_passed_over(name: str) -> bool:
     """Whether a name says that the file is none of the user's: hidden, a marker, a checksum, half written."""
     return name.startswith(".") or name in MARKER_FILES or name.lower().endswith(PASSED_OVER)
+
+
+def _unless_lacking(error: OSError) -> None:
+    """What cannot be looked at for want of something is not odd itself.
+
+    Raises:
+        ResourceError: says what is lacking.
+    """
+    if error.errno in LACKS:
+        raise ResourceError(told(error)) from error
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

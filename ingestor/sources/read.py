@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import aiofiles
 
-from ingestor.errors import SourceError
+from ingestor.errors import LACKS, ResourceError, SourceError, told
 from ingestor.records import RawBlock, Shard, ShardEnd
 from ingestor.sources.cutting import Cut, Limits
 from ingestor.sources.feed import Feed
@@ -155,8 +155,15 @@ def _block(opened: Opening, cut: Cut) -> RawBlock:
 
 
 def _told(error: SourceError | OSError) -> SourceError:
+    """What is wrong with a shard.
+
+    Raises:
+        ResourceError: nothing is, the machine lacks something; other shards would fare no better.
+    """
     if isinstance(error, SourceError):
         return error
+    if error.errno in LACKS:
+        raise ResourceError(told(error)) from error
     kind = "vanished" if isinstance(error, FileNotFoundError) else "unreadable"
     return SourceError(kind, error.strerror or str(error))
 

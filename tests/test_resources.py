@@ -1,0 +1,161 @@
+"""When the machine has too little of something: a message, the right code, and the next run completes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.running import Ended, Workplace, documents, same_points
+
+COUNT = 6_000
+"""So many that state file and collection take some megabytes."""
+
+
+class Disk:
+    """A disk of a few megabytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def resize(self, size: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,size={size}", self.folder], check=True)
+
+    def fill(self) -> Path:
+        """Take all that is left; gives what can be removed again."""
+        ballast = self.folder / "ballast"
+        with suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while file.write(bytes(1 << 12)):
+                pass
+        return ballast
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[Callable[[str], Disk]]:
+    """Makes small disks."""
+    with ExitStack() as stack:
+
+        def make(size: str) -> Disk:
+            folder = tmp_path / "disk"
+            folder.mkdir()
+            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
+            if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
+                pytest.skip("mounting a small disk is not permitted here")
+            stack.callback(subprocess.run, ["umount", "--lazy", folder], check=True)
+            return Disk(folder)
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory) -> tuple[Path, dict]:
+    """A shard, and what an unbroken run makes of it."""
+    place = Workplace(tmp_path_factory.mktemp("unbroken"))
+    place.write("a.jsonl", documents(COUNT))
+    place.run()
+    return place.shards, place.points()
+
+
+def failed(ended: Ended) -> str:
+    """The one message of a run that failed."""
+    assert ended.code == 1
+    assert ended.report["status"] == "failed"
+    [error] = ended.errors
+    return error
+
+
+def completed(place: Workplace, before: dict[str, int]) -> Ended:
+    """A run that completes what was begun, and embeds nothing of it again."""
+    ended = place.run()
+    assert ended.documents.get("unchanged", 0) == len(before)
+    assert ended.documents["indexed"] == ended.documents["read"] - len(before)
+    return ended
+
+
+def test_full_disk_under_the_state_file(tmp_path, disk, shard):
+    small = disk("700k")
+    shards, points = shard
+    place = Workplace(tmp_path, source={"paths": [str(shards)]}, state=str(small.folder / "state.sqlite3"))
+    error = failed(place.run(code=1))
+    assert "state.sqlite3: no room on the disk; make some and run again" in error
+    small.resize("100m")
+    completed(place, place.recorded())
+    assert same_points(points, place.points())
+
+
+@pytest.mark.parametrize(
+    "megabytes", [5, pytest.param(1, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow)]
+)
+def test_full_disk_under_the_engine(tmp_path, disk, shard, megabytes):
+    """Its files are mapped, so that a write without room ends the process that writes (SIGBUS)."""
+    small = disk(f"{megabytes}m")
+    shards, points = shard
+    place = Workplace(tmp_path, source={"paths": [str(shards)]}, qdrant={"path": str(small.folder / "q")})
+    error = failed(place.run(code=1))
+    assert str(small.folder) in error
+    assert "make room" in error or "make some" in error
+    small.resize("200m")
+    completed(place, place.recorded())
+    assert same_points(points, place.points())
+
+
+def test_full_disk_under_the_report(tmp_path, disk):
+    small = disk("64k")
+    report = small.folder / "report.json"
+    place = Workplace(tmp_path)
+    place.write("a.jsonl", documents(20))
+    report.write_text("the report of an earlier run")
+    ballast = small.fill()
+    ended = place.run("--report", str(report), code=1)
+    [error] = ended.errors
+    assert error == f"error: --report {report}: no room on the disk; make some and run again"
+    assert len(place.recorded()) == 20
+    assert {path.name for path in small.folder.iterdir()} == {"report.json", "ballast"}
+    assert report.read_text() == "the report of an earlier run"
+    ballast.unlink()
+    place.run("--report", str(report))
+    assert json.loads(report.read_text())["documents"]["unchanged"] == 20
+
+
+IN_LITTLE_SHARED_MEMORY = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
+
+
+def test_full_shared_memory(tmp_path):
+    place = Workplace(tmp_path)
+    place.write("a.jsonl", documents(20))
+    place.prefix = ("unshare", "--mount", "sh", "-c", IN_LITTLE_SHARED_MEMORY, "--")
+    needs("unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm")
+    error = failed(place.run(code=1))
+    assert "/dev/shm: the buffers need" in error
+    assert "--shm-size" in error
+    place.prefix = ()
+    assert place.run().documents == {"read": 20, "indexed": 20}
+
+
+def needs(*command: str) -> None:
+    """Skip the test where a command is not to be had, or not permitted."""
+    if not shutil.which(command[0]) or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip(f"not possible here: {' '.join(command)}")
+
+
+@pytest.mark.parametrize(
+    "files", [24, *(pytest.param(most, marks=pytest.mark.slow) for most in (10, 16, 28))]
+)
+def test_too_many_open_files(tmp_path, files):
+    """Wherever they run out, the run says so and ends; the state file says it in its own words."""
+    needs("prlimit", "--version")
+    place = Workplace(tmp_path)
+    for number in range(12):
+        place.write(f"{number}.jsonl", documents(20, start=20 * number))
+    place.prefix = ("prlimit", f"--nofile={files}")
+    ended = place.run(code=1)
+    [error] = ended.errors
+    assert "too many open files" in error or "unable to open database file" in error
+    place.prefix = ()
+    assert place.run().documents["read"] == 240
+    assert len(place.points()) == 240
