@@ -16,11 +16,10 @@ def begin_account(job: Job, report: Report, plan: Plan) -> None:
     tally.read = plan.held + plan.lost + failed
     tally.unchanged, tally.duplicates, tally.failed = plan.held, plan.lost, failed
     tally.rejected.update(plan.failed)
-    for place, kind, detail in job.listing.warnings:  # what could not be looked into may hold shards
-        if kind == "unreadable":
-            tally.shard_errors.append((place, kind, detail))
-        else:
-            tally.warn(place, kind, detail)
+    tally.shard_errors += job.listing.errors
+    for warning in job.listing.warnings:
+        if warning not in job.listing.errors:
+            tally.warn(*warning)
     job.progress.shards_total = len(plan.shards)
     job.progress.bytes_total = sum(shard.size for shard in plan.shards)
 
@@ -52,5 +51,5 @@ async def fill_account(job: Job, report: Report, seconds: float) -> None:
     report.shards.failed = len({shard for shard, _, _ in tally.shard_errors})
     report.replaced_characters, report.seconds = tally.replaced_characters, seconds
     report.stages = job.progress.stages.times()
-    report.failures_open = await job.in_ledger(job.ledger.failures) + len(tally.shard_errors)
+    report.failures_open = await job.in_ledger(job.ledger.failures.count)
     job.progress.accounted = True

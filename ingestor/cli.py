@@ -214,6 +214,32 @@ def verify(
     command.require_same(settings, found)
 
 
+@app.command()
+def failures(
+    config: Config,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Run, and read the shards again that hold open failures.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --retry: write the run's report there.")
+    ] = None,
+    no_progress: Annotated[
+        bool, typer.Option("--no-progress", help="With --retry: no progress line.")
+    ] = False,
+    as_json: AsJson = False,
+    overrides: Overrides = None,
+) -> None:
+    """List what was refused and is still open: where, why and since when."""
+    from ingestor.commands import failures as command
+    from ingestor.config import RunOptions
+
+    found = command.failures(read_settings(config, overrides))
+    if retry:
+        launch = Launch(config, overrides or [], RunOptions(retry=True), report, not no_progress, "text")
+        raise typer.Exit(launch.run())
+    show(command.as_json(found) if as_json else command.as_text(found))
+
+
 def show(lines: Iterable[str]) -> None:
     for line in lines:
         typer.echo(line)

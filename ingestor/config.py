@@ -243,6 +243,7 @@ class RunOptions:
         full: embed everything again, in place.
         recreate: drop the collection and its state first.
         adopt: take over a collection that was written from another state file.
+        retry: read also the shards again that open failures are in.
         allow_deletes: mirror may delete more than `max_delete_fraction`.
         dry_run: read, chunk and count only.
         chunks: file for the chunks of a dry run, as JSON Lines.
@@ -256,6 +257,7 @@ class RunOptions:
     full: bool = False
     recreate: bool = False
     adopt: bool = False
+    retry: bool = False
     allow_deletes: bool = False
     dry_run: bool = False
     chunks: Path | None = None

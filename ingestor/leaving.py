@@ -89,11 +89,7 @@ class Leaving:
             gone = self._file.execute(
                 "SELECT key FROM shards WHERE position IS NULL AND key <> ?", (LEFT,)
             ).fetchall()
-            names = self._file.execute(
-                "SELECT name FROM shards WHERE position IS NULL AND key <> ?", (LEFT,)
-            ).fetchall()
             self.drop([key for (key,) in gone])
-            self._file.executemany("DELETE FROM failures WHERE shard = ?", names)
 
     def pending_count(self) -> int:
         return int(self._file.execute("SELECT COUNT(*) FROM pending").fetchone()[0])

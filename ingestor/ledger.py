@@ -27,9 +27,10 @@ import numpy as np
 import orjson
 
 from ingestor.errors import ConfigError, ResourceError, reason
+from ingestor.failures import Failures
 from ingestor.leaving import Leaving
 from ingestor.lookup import LEFT, SCHEMA, VERSION, state_error, totals
-from ingestor.records import Census, Failure, Shard, Verdict
+from ingestor.records import Census, Shard, Verdict
 from ingestor.writes import Writes
 
 P = ParamSpec("P")
@@ -76,6 +77,7 @@ class Ledger:
     Attributes:
         thread: one thread; `await loop.run_in_executor(ledger.thread, ledger.record, ...)`.
         leaving: what left, and what is in doubt.
+        failures: what was refused and is still to be mended.
         state_id: names this state file; kept in the collection, so that two state files never feed one
             collection.
     """
@@ -85,6 +87,7 @@ class Ledger:
         self._file = file
         self.thread = thread
         self.leaving = Leaving(file)
+        self.failures = Failures(file)
         self._salt = b""
         self.state_id: str = self.meta("state_id")
 
@@ -167,13 +170,14 @@ class Ledger:
             self._file.execute("DELETE FROM shards WHERE key <> ?", (LEFT,))
             self._file.execute("INSERT OR REPLACE INTO meta VALUES ('recreate', '1')")
 
-    def plan(self, listing: Sequence[Shard], salt: bytes, *, full: bool = False) -> Plan:
+    def plan(self, listing: Sequence[Shard], salt: bytes, *, full: bool = False, retry: bool = False) -> Plan:
         """Decide which shards to read; passed over is what is finished and unchanged, as is how it is read.
 
         Args:
             listing: all shards of the source, sorted by name.
             salt: stands for the way records are read and cut.
             full: read all of them.
+            retry: read also those that open failures are in.
         """
         self._salt = salt
         to_read, passed = [], []
@@ -190,13 +194,15 @@ class Ledger:
                 fingerprint = self._fingerprint(shard)
                 self._file.execute("UPDATE shards SET position = ? WHERE name = ?", (position, shard.name))
                 row = self._file.execute(
-                    "SELECT key FROM shards WHERE name = ? AND current AND fingerprint = ?",
-                    (shard.name, fingerprint),
+                    "SELECT key FROM shards WHERE name = ?1 AND current AND fingerprint = ?2"
+                    " AND NOT (?3 AND EXISTS (SELECT 1 FROM failures WHERE shard = ?1))",
+                    (shard.name, fingerprint, retry),
                 ).fetchone()
                 if row and not full:
                     passed.append(row[0])
                     continue
                 self._file.execute("UPDATE shards SET current = 0 WHERE name = ?", (shard.name,))
+                self.failures.age(shard.name)
                 key = self._file.execute(
                     "INSERT INTO shards (name, position, current) VALUES (?, ?, 1) RETURNING key",
                     (shard.name, position),
@@ -240,7 +246,7 @@ class Ledger:
                         "DELETE FROM pending WHERE id = ?", ((records.ids[row],) for row in settled)
                     )
             self.leaving.doubt(writes.doubtful)
-            self._add_failures(writes.failures)
+            self.failures.add(writes.failures)
             self._file.executemany(
                 "DELETE FROM intents WHERE block = ?", ((block,) for block in writes.complete)
             )
@@ -269,16 +275,6 @@ class Ledger:
             )
         self._file.execute("DELETE FROM intents")
 
-    def _add_failures(self, failures: Sequence[tuple[Failure, int]]) -> None:
-        now = time.time()
-        self._file.executemany(
-            "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                (f.shard, f.place, reading, f.kind, f.detail, f.document, f.offset, f.rejected, now)
-                for f, reading in failures
-            ),
-        )
-
     def finish(self, shard: Shard) -> None:
         """All of a shard is settled: what earlier readings of it held is sorted out, and it may be passed
         over from now on.
@@ -290,9 +286,7 @@ class Ledger:
             ).fetchall()
             self.leaving.drop([key for (key,) in old])
             self.leaving.doubt_early_owners(shard.key)
-            self._file.execute(
-                "DELETE FROM failures WHERE shard = ? AND reading <> ?", (shard.name, shard.key)
-            )
+            self.failures.replace_earlier(shard)
             self._file.execute(
                 "UPDATE shards SET fingerprint = ? WHERE key = ?", (self._fingerprint(shard), shard.key)
             )
@@ -300,10 +294,6 @@ class Ledger:
     def is_empty(self) -> bool:
         """No document is taken for stored."""
         return self._file.execute("SELECT 1 FROM records WHERE chunks > 0 LIMIT 1").fetchone() is None
-
-    def failures(self) -> int:
-        """Open failures."""
-        return int(self._file.execute("SELECT COUNT(*) FROM failures").fetchone()[0])
 
     def totals(self) -> tuple[int, int, int]:
         """Documents and points in the collection, and open failures."""

@@ -109,7 +109,10 @@ async def _work(job: Job, report: Report) -> None:
         # The ledger forgets first: the other way round, a crash between the two would hide the loss.
         await job.in_ledger(ledger.forget)
     reading = salt_of(wiring.reading_of(job.settings, job.identity["record"]))
-    plan = await job.in_ledger(ledger.plan, job.listing.shards, reading, full=options.full)
+    plan = await job.in_ledger(
+        ledger.plan, job.listing.shards, reading, full=options.full, retry=options.retry
+    )
+    await job.in_ledger(ledger.failures.set_listing, job.listing.errors)
     begin_account(job, report, plan)
     await _look_at_target(job)
     await read_shards(job, plan.shards)
@@ -117,6 +120,8 @@ async def _work(job: Job, report: Report) -> None:
         await _sort_out(job, report)
         if not tally.shard_errors and not job.stop.is_set():
             await _delete_left(job, report)
+    if plan.shards:
+        await job.in_ledger(ledger.failures.settle)
     await bulk.finish(job)
     if job.sinks and tally.points and not job.stop.is_set():
         await _build_index(job, job.sinks)
@@ -138,6 +143,7 @@ async def _sort_out(job: Job, report: Report) -> None:
             report.documents.withheld = await job.in_ledger(job.ledger.leaving.count_gone)
     elif not job.tally.shard_errors:
         await job.in_ledger(job.ledger.leaving.drop_gone)
+        await job.in_ledger(job.ledger.failures.drop_gone)
     waiting = await job.in_ledger(job.ledger.leaving.pending_count)
     while waiting and not job.stop.is_set():
         await read_shards(job, await job.in_ledger(job.ledger.leaving.read_again, job.listing.shards))

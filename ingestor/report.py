@@ -234,7 +234,8 @@ class Report:
         if self.failures_open:
             yield (
                 "failures",
-                f"{self.failures_open:,} open; mend the shards and run again, or raise failures.tolerate",
+                f"{self.failures_open:,} open; `failures` lists them: mend the shards and run again, or raise"
+                " failures.tolerate",
             )
         if self.documents.withheld:
             yield (

@@ -68,8 +68,10 @@ async def _commit(
             tally.shard_errors += [(name, kind, detail) for kind, detail in census.end.errors]
             for kind, detail in census.end.warnings:
                 tally.warn(name, kind, detail)
-        if census.end.finished and not census.end.errors and not census.shard.again:
-            await ledger.run(ledger.finish, census.shard)
+            if census.end.finished and not census.end.errors:
+                await ledger.run(ledger.finish, census.shard)
+            else:
+                await ledger.run(ledger.failures.break_off, census.shard, census.end.errors)
 
 
 async def delete_points(sinks: Sinks, documents: Iterable[tuple[str, range]], tally: Tally) -> None:

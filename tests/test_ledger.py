@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ingestor.errors import ConfigError, NothingThereError, ResourceError
+from ingestor.failures import read_failures
 from ingestor.identity import as_ids, document_key
 from ingestor.ledger import Ledger
 from ingestor.lookup import LedgerReader, read_status
@@ -131,6 +132,32 @@ def test_failures_of_an_earlier_reading_are_cleared_by_the_next(ledger):
     (shard,) = ledger.plan(listing(a="2"), b"").shards
     ledger.finish(shard)
     assert ledger.totals()[2] == 0
+
+
+def test_errors_of_a_reading_and_of_the_listing(ledger, tmp_path):
+    (shard,) = ledger.plan(listing(a="1"), b"").shards
+    ledger.record(Writes(failures=[(Failure("a", 7, "bad_json", "no"), shard.key)]))
+    ledger.failures.set_listing([("private", "unreadable", "Permission denied")])
+    (shard,) = ledger.plan(listing(a="1"), b"").shards
+    ledger.failures.break_off(shard, [("truncated_input", "at byte 9"), ("vanished", "gone")])
+    open_ones = list(read_failures(tmp_path / "state.sqlite3"))
+    assert [(one.shard, one.place, one.kind) for one in open_ones] == [
+        ("a", None, "vanished"),
+        ("a", None, "truncated_input"),
+        ("private", None, "unreadable"),
+    ]
+    ledger.failures.set_listing([])
+    ledger.finish(*ledger.plan(listing(a="1"), b"").shards)
+    assert ledger.failures.count() == 0
+
+
+def test_shards_with_open_failures_are_read_again_when_asked(ledger):
+    for shard in ledger.plan(listing(a="1", b="1"), b"").shards:
+        ledger.finish(shard)
+        if shard.name == "b":
+            ledger.failures.add([(Failure("b", 7, "bad_json", "no"), shard.key)])
+    assert ledger.plan(listing(a="1", b="1"), b"").shards == []
+    assert [shard.name for shard in ledger.plan(listing(a="1", b="1"), b"", retry=True).shards] == ["b"]
 
 
 def test_a_recreation_that_was_cut_short_is_remembered(ledger):

@@ -28,6 +28,11 @@ class Listing:
     shards: list[Shard]
     warnings: list[tuple[str, str, str]]
 
+    @property
+    def errors(self) -> list[tuple[str, str, str]]:
+        """Those of them that stand for folders that could not be looked into, and may hold shards."""
+        return [warning for warning in self.warnings if warning[1] == "unreadable"]
+
 
 def list_shards(paths: Sequence[str], root: str | None = None) -> Listing:
     """Find the shards that `paths` name; nothing is opened.
