@@ -1,15 +1,45 @@
-# docker compose run --rm ingestor --config configs/wiki.yaml
-FROM python:3.12-slim
+# syntax=docker/dockerfile:1
+# docker build -t ingestor .                 for CPUs
+# docker build -t ingestor:gpu --target gpu --build-arg TORCH_INDEX=https://pypi.org/simple .
+#
+# The compose file beside this one runs it as it should be: beside Qdrant, read-only, with enough shared memory.
 
-RUN useradd --create-home ingestor
-WORKDIR /app
-COPY pyproject.toml constraints.txt README.md LICENSE ./
-COPY ingestor ingestor
+FROM python:3.12-slim AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+RUN python -m venv /opt/ingestor
+ENV PATH=/opt/ingestor/bin:$PATH
+WORKDIR /src
+# The version of torch is the one in constraints.txt; for CUDA it comes from PyPI, for CPUs, smaller, from here.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN pip install --no-cache-dir -c constraints.txt --extra-index-url "$TORCH_INDEX" ".[quickstart]"
-COPY configs configs
-RUN install -d -o ingestor .ingestor
-USER ingestor
+# Dependencies are a layer of their own: a change of the code does not fetch them again.
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY ingestor/__init__.py ingestor/
+RUN pip install -c constraints.txt --extra-index-url "$TORCH_INDEX" ".[quickstart]"
+COPY ingestor ingestor
+RUN pip install --no-deps --force-reinstall .
 
-# Signals reach the main process, which drains; give it longer than --drain-timeout before it is killed.
+FROM python:3.12-slim AS cpu
+# A user of its own; the folders that volumes are laid over belong to it, so new volumes do, too.
+RUN useradd --uid 10001 --create-home ingestor \
+    && install -d -o 10001 /app /app/.ingestor /app/metrics /models
+COPY --from=build /opt/ingestor /opt/ingestor
+COPY configs /app/configs
+COPY deploy/again.sh /app/deploy/again.sh
+WORKDIR /app
+ENV PATH=/opt/ingestor/bin:$PATH HF_HOME=/models PYTHONUNBUFFERED=1
+USER 10001:10001
+# Exec form: signals reach the run itself, which writes what is packed. Stopping waits longer than --drain-timeout.
+STOPSIGNAL SIGTERM
 ENTRYPOINT ["python", "-m", "ingestor"]
+CMD ["--help"]
+
+FROM cpu AS gpu
+# encoder.compile builds its kernels with a compiler, in /tmp.
+USER 0
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+USER 10001:10001
+ENV TRITON_HOME=/tmp TORCHINDUCTOR_CACHE_DIR=/tmp/inductor
+
+# What is built when no target is named.
+FROM cpu

@@ -6,7 +6,7 @@ QUICKSTART := .ingestor/quickstart
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test check gpu qdrant bench clean
+.PHONY: quickstart test check docs gpu qdrant bench clean
 
 quickstart: $(BIN)/.quickstart
 	@echo "--- Shards from Python's own language reference"
@@ -25,6 +25,10 @@ check: $(BIN)/.dev
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist worksteal -m "not gpu and not qdrant and not slow"
+
+docs: $(BIN)/.dev
+	$(BIN)/python docs/reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 gpu: $(BIN)/.dev
 	$(BIN)/pytest -q -m gpu

@@ -1,4 +1,4 @@
-"""Write the reference in `configuration.md` and `commands.md`, from the settings and the commands.
+"""Write what can be derived: the reference of settings and commands, the list of decisions.
 
 `python docs/reference.py` writes them; `tests/test_docs.py` says when that was forgotten.
 """
@@ -36,6 +36,7 @@ def pages() -> dict[str, str]:
     references = {
         "configuration.md": settings_tables(Settings),
         "commands.md": command_tables(typer.main.get_command(app)),
+        "adr/README.md": decisions(),
     }
     return {name: page(name, reference) for name, reference in references.items()}
 
@@ -169,6 +170,13 @@ def command_tables(group: Any) -> Iterator[str]:
             if option != "--help":
                 yield line(f"`{option}`", text)
         yield ""
+
+
+def decisions() -> Iterator[str]:
+    """A link to each decision, by its own heading."""
+    for path in sorted((DOCS / "adr").glob("[0-9]*.md")):
+        title = path.read_text("utf-8").partition("\n")[0].removeprefix("# ")
+        yield f"- [{title}]({path.name})"
 
 
 if __name__ == "__main__":
