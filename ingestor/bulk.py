@@ -16,9 +16,10 @@ from typing import Any, Literal, TypeVar
 import orjson
 
 from ingestor import wiring
-from ingestor.errors import IngestorError, SinkError
+from ingestor.errors import IngestorError
 from ingestor.job import Job
-from ingestor.sink import Target
+from ingestor.sink import Target, index_watch
+from ingestor.sink.index_watch import Verdict, Watch
 from ingestor.telemetry import logger
 
 T = TypeVar("T")
@@ -27,10 +28,6 @@ KEPT = "bulk"
 """Name in the ledger's meta of what has to be put back."""
 MUCH_TEXT_BYTES = 256 << 20
 """About half a million passages: an index over fewer is built in minutes, whenever it is begun."""
-LOOK_S = (0.2, 5.0)  # first and longest pause between two looks at the index
-WAKE_S = 60.0  # a server that is grey is woken so often
-PATIENCE_S = 3600.0
-"""An index that shows no progress for so long is left to the server, with a warning."""
 
 
 def puts_off(wanted: Literal["auto", "on", "off"], *, points: int, on_gpu: bool, text_bytes: int) -> bool:
@@ -121,31 +118,22 @@ async def finish(job: Job) -> None:
 async def wait_for_index(job: Job) -> None:
     """Look again and again until the server has nothing left to do, the run is stopped, or nothing moves."""
     target, loop = wiring.target_of(job.settings, job.spec), asyncio.get_running_loop()
-    seen, since, woken, pause_s = None, loop.time(), -WAKE_S, LOOK_S[0]
+    watch = Watch(target)
     while not job.stop.is_set():
         now = await in_thread(job, target, lambda index: index.condition())
-        if now.failed:
-            raise SinkError(
-                f"{target}: all points are there, but the server cannot build the index"
-                f" ({now.color}: {now.error or 'it does not say why'}); see to it, then run again"
-            )
-        if now.settled:
+        verdict = watch.judge(now, loop.time())
+        if verdict is Verdict.DONE:
             return
-        if now.color == "grey" and loop.time() - woken >= WAKE_S:
+        if verdict is Verdict.STALLED:
+            minutes = index_watch.PATIENCE_S / 60
+            job.warn(KEPT, [f"the index showed no progress for {minutes:.0f} minutes; `check` looks again"])
+            return
+        if verdict is Verdict.WAKE:
             await in_thread(job, target, lambda index: index.wake())
-            woken = loop.time()
-        if now != seen:
-            seen, since = now, loop.time()
-        elif loop.time() - since >= PATIENCE_S:
-            job.warn(
-                KEPT, [f"the index showed no progress for {PATIENCE_S / 60:.0f} minutes; `check` looks again"]
-            )
-            return
-        job.progress.note = f"building the search index, {now.indexed:,} of {now.points:,} ({now.color})"
+        job.progress.note = f"building the search index, {now}"
         with suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
+            async with asyncio.timeout(watch.pause_s):
                 await job.stop.wait()
-        pause_s = min(2 * pause_s, LOOK_S[1])
 
 
 async def in_thread(job: Job, target: Target, work: Callable[[Any], T]) -> T:

@@ -238,6 +238,26 @@ def failures(
         launch = Launch(config, overrides or [], RunOptions(retry=True), report, not no_progress, "text")
         raise typer.Exit(launch.run())
     show(command.as_json(found) if as_json else command.as_text(found))
+def promote(
+    config: Config,
+    sample: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Embed so many stored texts again; 0 loads no model.")
+    ] = 100,
+    overrides: Overrides = None,
+) -> None:
+    """Verify the collection that the configuration built, and let the alias point at it (server only)."""
+    from ingestor.commands import promote as command
+
+    settings = read_settings(config, overrides)
+    show(command.promote(settings, sample=sample, note=partial(typer.echo, err=True)))
+
+
+@app.command()
+def rollback(config: Config, overrides: Overrides = None) -> None:
+    """Let the alias point at the collection that was live before (server only)."""
+    from ingestor.commands import promote as command
+
+    show(command.rollback(read_settings(config, overrides)))
 
 
 def show(lines: Iterable[str]) -> None:

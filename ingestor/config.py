@@ -185,7 +185,14 @@ class Qdrant(Section):
     def has_one_target(self) -> Qdrant:
         if self.url is not None and self.path is not None:
             raise ValueError("url and path exclude each other: a server, or the embedded engine in a folder")
+        if self.path is not None and self.alias is not None:
+            raise ValueError("has an alias, which only servers know: set url, or leave alias out")
         return self
+
+    @property
+    def named(self) -> str:
+        """The collection in words: with an alias, the server has to be asked for its full name."""
+        return f"{self.collection}__... behind alias {self.alias}" if self.alias else self.collection
 
     @property
     def target(self) -> str:
@@ -297,10 +304,8 @@ def refuse_unbuilt(settings: Settings) -> None:
     Raises:
         ConfigError: with a line for each.
     """
-    qdrant, source = settings.qdrant, settings.source
     unbuilt = [
-        ("source.paths", next((path for path in source.paths if "://" in path), None)),
-        ("qdrant.alias", qdrant.alias),
+        ("source.paths", next((path for path in settings.source.paths if "://" in path), None)),
     ]
     refused = [f"{name}: {value} is not built yet; leave it out" for name, value in unbuilt if value]
     if refused:

@@ -14,12 +14,13 @@ from typing import Any, ParamSpec, TypeVar
 
 import orjson
 
-from ingestor import wiring
+from ingestor import generations, wiring
 from ingestor.buffers import sweep
 from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import copy_state
 from ingestor.engine import Engine
-from ingestor.errors import IdentityMismatchError
+from ingestor.errors import ConfigError, IdentityMismatchError
+from ingestor.generations import Standing
 from ingestor.ledger import Ledger
 from ingestor.lock import Lock
 from ingestor.model import ModelSpec
@@ -42,6 +43,8 @@ class Job:
     """What one run works with.
 
     Attributes:
+        settings: with the names of the collection and state file that this run works with.
+        standing: where they stand behind an alias.
         opening: held while the collection is opened.
         is_known: the collection may have noted the state file's id.
         can_embed: engine and sinks are open, and the sinks see the engine's buffers.
@@ -50,6 +53,7 @@ class Job:
     """
 
     settings: Settings
+    standing: Standing
     options: RunOptions
     stop: asyncio.Event
     progress: Progress
@@ -102,13 +106,24 @@ async def open_job(
     progress: Progress,
     open_pool: OpenPool,
 ) -> Job:
-    """List the shards, read the model's files, take the locks, open the ledger: all that costs little."""
+    """List the shards, read the model's files, take the locks, open the ledger: all that costs little.
+
+    Raises:
+        ConfigError: what is live would be dropped.
+    """
     unpack, thread = ThreadPoolExecutor(4, "unpack"), ThreadPoolExecutor(1, "ledger")
     for pool in (unpack, thread):  # ended off the loop, for a thread may hang in a dead disk
         stack.push_async_callback(asyncio.to_thread, pool.shutdown, cancel_futures=True)
     loop = asyncio.get_running_loop()
     listing = await loop.run_in_executor(unpack, wiring.listing_of, settings)
     spec = await loop.run_in_executor(unpack, wiring.spec_of, settings)
+    standing = await loop.run_in_executor(unpack, generations.stand, settings, spec)
+    if options.recreate and standing.alias and standing.is_live:
+        raise ConfigError(
+            f"--recreate would drop {standing.live!r}, which searches see as {standing.alias!r};"
+            " --full embeds everything again in place"
+        )
+    settings = standing.settings
     identity = wiring.identity_of(settings, spec)
     state = Path(settings.state)
     if options.dry_run:
@@ -125,7 +140,19 @@ async def open_job(
     fresh = not state.exists()
     ledger = await loop.run_in_executor(thread, Ledger.open, state, thread)
     job = Job(
-        settings, options, stop, progress, stack, listing, spec, identity, state, ledger, unpack, open_pool
+        settings=settings,
+        standing=standing,
+        options=options,
+        stop=stop,
+        progress=progress,
+        stack=stack,
+        listing=listing,
+        spec=spec,
+        identity=identity,
+        state=state,
+        ledger=ledger,
+        unpack=unpack,
+        open_pool=open_pool,
     )
     stack.push_async_callback(_close_ledger, job, fresh)
     if options.profile is not None:

@@ -47,7 +47,7 @@ class Launch:
             settings = config.load(self.config, self.overrides)
             config.refuse_unbuilt(settings)
             report.target, report.collection = settings.qdrant.target, settings.qdrant.collection
-            self.say("run", f"into collection {report.collection}, {report.target}")
+            self.say("run", f"into collection {settings.qdrant.named}, {report.target}")
             report = asyncio.run(self.ingest(settings, progress, signals))
             report.seconds = time.perf_counter() - started
             report.close(tolerate=settings.failures.tolerate, signal=signals.received)

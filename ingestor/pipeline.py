@@ -58,6 +58,7 @@ async def run(
     report.target, report.collection = settings.qdrant.target, settings.qdrant.collection
     async with AsyncExitStack() as stack:
         job = await open_job(stack, settings, options, stop, progress, open_pool)
+        _announce(job, report)
         _publish(stack, settings, options, progress)
         run_id = await job.in_ledger(job.ledger.start_run)
         try:
@@ -78,6 +79,19 @@ def _publish(stack: AsyncExitStack, settings: Settings, options: RunOptions, pro
         from ingestor.publish import publish
 
         stack.enter_context(publish(progress, port, textfile))
+
+
+def _announce(job: Job, report: Report) -> None:
+    """Say which collection it is, where an alias stands for it."""
+    standing = job.standing
+    report.collection, report.alias, report.live = (
+        job.settings.qdrant.collection,
+        standing.alias,
+        standing.live,
+    )
+    if standing.alias:
+        place = "live" if standing.is_live else f"to be promoted; live is {standing.live or 'nothing'}"
+        logger().info("alias", name=standing.alias, collection=report.collection, text=place)
 
 
 async def _close_account(job: Job, report: Report, run_id: int, seconds: float) -> None:

@@ -89,6 +89,7 @@ class Report:
         status: complete, stopped or failed; failed until the run says otherwise.
         failures_open: rejected and failed documents and shard errors, of this run and of earlier ones whose
             shard is unchanged.
+        alias, live: what searches ask for, and the collection that it pointed at.
         refused: the first records and documents that this run refused; the state file has all.
         stages: where each stage's time went.
     """
@@ -97,6 +98,8 @@ class Report:
     exit_code: int = 1
     target: str = ""
     collection: str = ""
+    alias: str | None = None
+    live: str | None = None
     seconds: float = 0.0
     shards: Shards = field(default_factory=Shards)
     documents: Documents = field(default_factory=Documents)
@@ -242,6 +245,8 @@ class Report:
                 "withheld",
                 f"{self.documents.withheld:,} deletions; look at the source, then run with --allow-deletes",
             )
+        if self.alias and self.live != self.collection and self.status == "complete":
+            yield "next", f"promote lets {self.alias} point here (now: {self.live or 'nothing'})"
         if self.status == "stopped":
             yield "next", "run again: what is done is kept, the rest follows"
 

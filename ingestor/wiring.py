@@ -46,7 +46,8 @@ def spec_of(settings: Settings) -> ModelSpec:
     )
 
 
-def target_of(settings: Settings, spec: ModelSpec) -> Target:
+def target_of(settings: Settings, spec: ModelSpec | None) -> Target:
+    """The collection; without a model it can be looked at, and not be made."""
     qdrant = settings.qdrant
     return Target(
         url=qdrant.url,
@@ -58,7 +59,7 @@ def target_of(settings: Settings, spec: ModelSpec) -> Target:
         collection=qdrant.collection,
         vector_name=qdrant.vector_name,
         distance=qdrant.distance,
-        dimension=spec.dimension,
+        dimension=spec.dimension if spec else 0,
         on_disk=qdrant.on_disk,
         datatype=qdrant.datatype,
         shard_number=qdrant.shard_number,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -19,6 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from ingestor import pipeline
+from ingestor.config import RunOptions, load
+from ingestor.ending import root_cause
+from ingestor.errors import IngestorError
+from ingestor.progress import Progress
+from ingestor.report import Report
 from tests.sinks import embedded, stored
 
 DIMENSION = 64
@@ -140,6 +147,28 @@ class Workplace:
             self.folder / self.settings["qdrant"]["path"], collection=collection, dimension=DIMENSION
         )
         return stored(target)
+
+
+async def run_here(
+    place: Workplace, *overrides: str, stop: asyncio.Event | None = None, **options: Any
+) -> Report:
+    """Run in this process, whose working directory is the place's."""
+    settings, progress = load(place.folder / "c.yaml", overrides, environ={}), Progress()
+    async with asyncio.timeout(LIMIT_S):
+        return await pipeline.run(
+            settings, options=RunOptions(**options), stop=stop or asyncio.Event(), progress=progress
+        )
+
+
+async def failing(place: Workplace, *overrides: str, **options: Any) -> BaseException:
+    """What ends a run in this process."""
+    failures = []
+    try:
+        await run_here(place, *overrides, **options)
+    except* IngestorError as group:
+        failures.append(root_cause(group))
+    [failure] = failures
+    return failure
 
 
 def documents(count: int, *, start: int = 0, words: int = 30) -> list[dict[str, Any]]:

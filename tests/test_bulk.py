@@ -11,15 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from ingestor import bulk, pipeline
-from ingestor.config import RunOptions, load
-from ingestor.ending import root_cause
-from ingestor.errors import IdentityMismatchError, IngestorError
-from ingestor.progress import Progress
+from ingestor import bulk
+from ingestor.errors import IdentityMismatchError
 from ingestor.report import Report
-from ingestor.sink import Target
+from ingestor.sink import Target, index_watch
 from ingestor.sink.server_index import ServerIndex
-from tests.running import DIMENSION, Workplace, documents, eventually, have_ended, kill_alone, moments
+from tests.running import (
+    DIMENSION,
+    Workplace,
+    documents,
+    eventually,
+    failing,
+    have_ended,
+    kill_alone,
+    moments,
+    run_here,
+)
 from tests.servers import QdrantServer
 from tests.sinks import served
 
@@ -93,22 +100,13 @@ def told(report: Report, kind: str) -> list[str]:
     return [warning.detail for warning in report.warnings if warning.kind == kind]
 
 
-async def run(place: Workplace, *overrides: str, stop: asyncio.Event | None = None) -> Report:
-    """Run here, in this process."""
-    settings, progress = load(place.folder / "c.yaml", overrides, environ={}), Progress()
-    async with asyncio.timeout(120):
-        return await pipeline.run(
-            settings, options=RunOptions(), stop=stop or asyncio.Event(), progress=progress
-        )
-
-
 async def until(condition: Callable[[], object]) -> None:
     """Look again and again, off the loop, until a condition holds."""
     await asyncio.to_thread(eventually, condition)
 
 
 async def test_put_off_and_put_back(long, target, qdrant_server):
-    running = asyncio.create_task(run(long))
+    running = asyncio.create_task(run_here(long))
     await until(lambda: links(target) == 0 and points(target) > 0)
     assert links(target) == 0
     report = await running
@@ -116,35 +114,24 @@ async def test_put_off_and_put_back(long, target, qdrant_server):
     assert told(report, "bulk") == told(report, "drift") == []
     assert qdrant_server.calls("Collections/Update") == 2
     long.write("b.jsonl", documents(1, start=MANY))
-    assert told(await run(long), "bulk") == [
+    assert told(await run_here(long), "bulk") == [
         f"the collection holds {MANY:,} points; only the load of an empty one is put off"
     ]
-    assert told(await run(long), "bulk") == []  # nothing was read
+    assert told(await run_here(long), "bulk") == []  # nothing was read
     assert qdrant_server.calls("Collections/Update") == 2
 
 
 @pytest.mark.slow
 async def test_stopped_load(long, target):
     stop = asyncio.Event()
-    running = asyncio.create_task(run(long, stop=stop))
+    running = asyncio.create_task(run_here(long, stop=stop))
     await until(lambda: links(target) == 0 and points(target) > 0)
     stop.set()
     report = await running
     assert (report.status, links(target)) == ("stopped", M)
     assert report.documents.indexed < MANY
-    assert told(await run(long, "qdrant.bulk=auto"), "bulk") == []
+    assert told(await run_here(long, "qdrant.bulk=auto"), "bulk") == []
     assert (links(target), points(target)) == (M, MANY)
-
-
-async def failing(place: Workplace, *overrides: str) -> BaseException:
-    """What ends a run."""
-    failures = []
-    try:
-        await run(place, *overrides)
-    except* IngestorError as group:
-        failures.append(root_cause(group))
-    [failure] = failures
-    return failure
 
 
 async def test_failed_load(place, target, qdrant_server):
@@ -157,7 +144,7 @@ async def test_settings_that_cannot_be_put_back_stay_in_the_state_file(place, ta
     qdrant_server.fault("Collections/Update", code="INTERNAL", skip=1, times=8)
     assert "fault" in str(await failing(place))
     assert (links(target), len(place.recorded())) == (0, 300)
-    [said] = told(await run(place, "qdrant.url=http://localhost:6333"), "bulk")  # of which nobody knows
+    [said] = told(await run_here(place, "qdrant.url=http://localhost:6333"), "bulk")  # of which nobody knows
     assert "run once with that url" in said
     assert links(target) == 0
     assert isinstance(await failing(place, "encoder.model=hash:32"), IdentityMismatchError)
@@ -165,7 +152,7 @@ async def test_settings_that_cannot_be_put_back_stay_in_the_state_file(place, ta
 
 
 async def test_waits_until_the_index_is_built(place, target, qdrant_server, monkeypatch):
-    monkeypatch.setattr(bulk, "LOOK_S", (0.05, 0.05))
+    monkeypatch.setattr(index_watch, "LOOK_S", (0.05, 0.05))
     qdrant_server.script(
         {"status": "Yellow"},
         {"status": "Green", "queue": 3},
@@ -173,7 +160,7 @@ async def test_waits_until_the_index_is_built(place, target, qdrant_server, monk
         {"status": "Yellow"},
         updates=2,
     )
-    assert (await run(place)).status == "complete"
+    assert (await run_here(place)).status == "complete"
     assert qdrant_server.calls("Collections/Update") == 3  # put off, put back, woken
     with ServerIndex(target) as index:
         assert index.condition().settled
@@ -188,7 +175,7 @@ async def test_index_that_cannot_be_built(place, target, qdrant_server):
 async def test_stop_while_the_index_is_built(place, target, qdrant_server):
     qdrant_server.script(*[{"status": "Yellow"}] * 10_000, updates=2)
     stop = asyncio.Event()
-    running = asyncio.create_task(run(place, stop=stop))
+    running = asyncio.create_task(run_here(place, stop=stop))
     await until(lambda: len(place.recorded()) == 300 and links(target) == M)
     stop.set()
     async with asyncio.timeout(10):
@@ -196,9 +183,9 @@ async def test_stop_while_the_index_is_built(place, target, qdrant_server):
 
 
 async def test_index_that_shows_no_progress(place, qdrant_server, monkeypatch):
-    monkeypatch.setattr(bulk, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(index_watch, "PATIENCE_S", 0.3)
     qdrant_server.script(*[{"status": "Yellow"}] * 10_000, updates=2)
-    report = await run(place)
+    report = await run_here(place)
     assert (report.status, report.exit_code) == ("complete", 0)
     [said] = told(report, "bulk")
     assert "showed no progress" in said
@@ -208,11 +195,11 @@ async def test_embedded_engine_has_nothing_to_put_off(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     place = Workplace(tmp_path)
     place.write("a.jsonl", documents(10))
-    assert told(await run(place, "qdrant.bulk=on"), "bulk") == [
+    assert told(await run_here(place, "qdrant.bulk=on"), "bulk") == [
         "the embedded engine builds its index at the end of each run; set auto"
     ]
     place.write("b.jsonl", documents(1, start=10))
-    assert told(await run(place), "bulk") == []
+    assert told(await run_here(place), "bulk") == []
 
 
 def check_killed_loads(tmp_path: Path, server: QdrantServer, many: Path, kills: int) -> None:

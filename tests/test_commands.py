@@ -163,7 +163,6 @@ def test_check_of_what_is_well(ask):
         ("pipeline.buffer_bytes=100TiB", "shared memory", 1),
         ("qdrant.url=http://localhost:1", "qdrant", 1),
         ("state=other.sqlite3", "collection", 4),
-        ("qdrant.alias=live", "config", 2),
     ],
 )
 def test_check_of_what_is_wrong(ask, override, name, code):

@@ -105,6 +105,15 @@ def test_quantization(config, written, kind, options):
     assert found.model_dump(exclude_none=True) == {kind: options}
 
 
+def test_an_alias_needs_a_server(config, complaint):
+    [line] = complaint(f"{MINIMAL}qdrant: {{alias: live}}\n")
+    assert "qdrant has an alias, which only servers know: set url, or leave alias out" in line
+    assert (
+        config(f"{MINIMAL}qdrant: {{alias: live, url: 'http://h:6333'}}").qdrant.named
+        == "wiki__... behind alias live"
+    )
+
+
 def test_null_and_empty_sections(config):
     settings = config("source: {paths: x, id_field: null, root: ~}\nchunk:\nqdrant: {hnsw: {}}\n")
     assert settings.source.id_field is None
@@ -296,7 +305,6 @@ class TestMistakes:
     ("override", "name"),
     [
         ("source.paths=[a, 's3://b/c']", "source.paths"),
-        ("qdrant.alias=live", "qdrant.alias"),
     ],
 )
 def test_what_is_not_built_is_refused(config, override, name):

@@ -90,6 +90,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "job": (EVERYTHING, set()),
     "account": (EVERYTHING, set()),
     "bulk": (EVERYTHING, set()),
+    "generations": ({"config", "model", "sink", "wiring"}, set()),
     "opening": (EVERYTHING, set()),
     "passes": (EVERYTHING, set()),
     "pipeline": (EVERYTHING, set()),

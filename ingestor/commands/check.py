@@ -13,6 +13,7 @@ from ingestor import wiring
 from ingestor.commands.common import Finding, alone
 from ingestor.config import Settings, refuse_unbuilt
 from ingestor.errors import ConfigError, IngestorError
+from ingestor.generations import Standing, stand
 from ingestor.lock import Lock
 from ingestor.lookup import read_status
 from ingestor.model import ModelSpec
@@ -31,7 +32,8 @@ def check(settings: Settings) -> Iterator[Finding]:
     yield looked_at("config", lambda: about_config(settings))
     yield looked_at("shards", lambda: about_shards(settings))
     yield looked_at("disk", lambda: about_disk(settings))
-    yield looked_at("lock", lambda: about_locks(settings))
+    if settings.qdrant.alias is None:
+        yield looked_at("lock", lambda: about_locks(settings))
     yield looked_at("device", lambda: about_device(settings))
     try:
         spec = wiring.spec_of(settings)
@@ -40,6 +42,13 @@ def check(settings: Settings) -> Iterator[Finding]:
         return  # the rest hangs on its dimension
     yield Finding("model", "ok", about_model(spec))
     yield looked_at("shared memory", lambda: about_shared_memory(settings, spec))
+    if settings.qdrant.alias is not None:
+        standing: list[Standing] = []
+        yield looked_at("alias", lambda: about_alias(settings, spec, standing))
+        if not standing:
+            return  # the rest hangs on which collection it is
+        settings = standing[0].settings
+        yield looked_at("lock", lambda: about_locks(settings))
     reached = looked_at("qdrant", lambda: about_qdrant(settings, spec))
     yield reached
     for _, detail in remarks(wiring.target_of(settings, spec)):
@@ -129,6 +138,15 @@ def about_locks(settings: Settings) -> str:
         if path.exists():
             Lock.acquire(path).release()
     return "free"
+
+
+def about_alias(settings: Settings, spec: ModelSpec, standing: list[Standing]) -> str:
+    """What the alias points at; adds to `standing` where the configuration stands."""
+    found = stand(settings, spec)
+    standing.append(found)
+    place = "live" if found.is_live else "to be promoted when it is built"
+    name = found.settings.qdrant.collection
+    return f"{found.alias} points at {found.live or 'nothing yet'}; this configuration is {name}, {place}"
 
 
 def about_qdrant(settings: Settings, spec: ModelSpec) -> str:

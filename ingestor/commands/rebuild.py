@@ -22,6 +22,7 @@ from ingestor.commands.comparing import FIELDS, named
 from ingestor.commands.vectors import check_model
 from ingestor.config import Settings
 from ingestor.errors import IdentityMismatchError
+from ingestor.generations import own
 from ingestor.identity import as_ids, document_key
 from ingestor.ledger import Ledger
 from ingestor.lock import Lock
@@ -73,6 +74,7 @@ def rebuild_state(settings: Settings) -> Rebuilt:
         LockedError: a run has the state file or the embedded collection.
         IdentityMismatchError: the collection is of another model, or not of this program.
     """
+    settings = own(settings)
     state, rebuilt = Path(settings.state), Rebuilt()
     spec = wiring.spec_of(settings)
     target = wiring.target_of(settings, spec)

@@ -14,6 +14,7 @@ from ingestor.commands.common import alone
 from ingestor.commands.vectors import check_model, embed
 from ingestor.config import Settings
 from ingestor.errors import ConfigError
+from ingestor.generations import stand
 from ingestor.sink import Hit, open_reader
 
 Warn = Callable[[str], None]
@@ -96,6 +97,7 @@ def search(
 
     conditions = read_filter(where)
     spec = wiring.spec_of(settings)
+    settings = stand(settings, spec).of_live()
     with ExitStack() as stack:
         stack.enter_context(alone(settings))
         reader = open_reader(wiring.target_of(settings, spec))

@@ -8,9 +8,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ingestor import wiring
 from ingestor.commands.rebuild import rebuild_state
 from ingestor.config import Settings
+from ingestor.generations import Standing, stand
 from ingestor.lookup import read_status
+from ingestor.sink.generation import Generation
 
 
 def status(settings: Settings) -> dict[str, Any]:
@@ -20,9 +23,28 @@ def status(settings: Settings) -> dict[str, Any]:
         NothingThereError: there is none yet.
         ConfigError: it is something else.
     """
+    standing = stand(settings, wiring.spec_of(settings)) if settings.qdrant.alias else None
+    settings = standing.settings if standing else settings
     qdrant = settings.qdrant
     where = {"state": settings.state, "target": qdrant.target, "collection": qdrant.collection}
-    return where | read_status(Path(settings.state))
+    behind = behind_alias(standing) if standing else {}
+    return where | behind | read_status(Path(settings.state))
+
+
+def behind_alias(standing: Standing) -> dict[str, Any]:
+    """Which collection is live, and what else stands behind the alias."""
+    others = [
+        {"collection": one.name, "place": place_of(one, standing), "model": one.identity["vector"]["model"]}
+        for one in standing.family.generations
+    ]
+    return {"alias": standing.alias, "live": standing.live, "generations": others}
+
+
+def place_of(generation: Generation, standing: Standing) -> str:
+    """What a collection is to the alias."""
+    if generation.name == standing.live:
+        return "live"
+    return "was live" if generation.turn else "never live"
 
 
 def rebuild(settings: Settings) -> Iterator[str]:
@@ -43,6 +65,10 @@ def as_json(found: dict[str, Any]) -> Iterator[str]:
 
 def as_text(found: dict[str, Any]) -> Iterator[str]:
     yield f"collection  {found['collection']}, {found['target']}"
+    if alias := found.get("alias"):
+        yield f"alias       {alias}, points at {found['live'] or 'nothing yet'}"
+        for one in found["generations"]:
+            yield f"            {one['collection']}: {one['place']}, {one['model']}"
     yield f"state       {found['state']}"
     yield f"documents   {found['documents']:,}"
     yield f"points      {found['points']:,}"

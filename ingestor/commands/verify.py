@@ -14,8 +14,10 @@ from ingestor.commands.comparing import Comparison, Found, verify_collection
 from ingestor.commands.vectors import check_model, embed
 from ingestor.config import Settings
 from ingestor.errors import LockedError, VerificationError
+from ingestor.generations import own
 from ingestor.holdings import Holdings
 from ingestor.lock import Lock
+from ingestor.lookup import existing_state
 from ingestor.sink import Float32s, open_reader
 from ingestor.sink.collection import check_state
 
@@ -37,8 +39,17 @@ def verify(settings: Settings, *, sample: int) -> Comparison:
         LockedError: a run has the embedded collection.
         IdentityMismatchError: the collection is of another model or another state file.
     """
+    settings = own(settings)
+    existing_state(Path(settings.state))
+    busy = is_running(settings)
+    found = compare(settings, sample=sample)
+    found.disturbed = found.disturbed or busy
+    return found
+
+
+def compare(settings: Settings, *, sample: int) -> Comparison:
+    """`verify` for who knows whether a run is under way."""
     with closing(Holdings(Path(settings.state))) as holdings, alone(settings):
-        busy = is_running(settings)
         spec = wiring.spec_of(settings)
         target = wiring.target_of(settings, spec)
         with closing(open_reader(target)) as reader:
@@ -48,9 +59,7 @@ def verify(settings: Settings, *, sample: int) -> Comparison:
             def embed_again(texts: Sequence[str]) -> Float32s:
                 return embed(settings, spec, texts, prompt=spec.prompt)
 
-            found = verify_collection(reader, holdings, sample=sample, embed=embed_again if sample else None)
-    found.disturbed = found.disturbed or busy
-    return found
+            return verify_collection(reader, holdings, sample=sample, embed=embed_again if sample else None)
 
 
 def is_running(settings: Settings) -> bool:

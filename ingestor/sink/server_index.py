@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 from qdrant_client import grpc as qdrant
@@ -10,34 +9,8 @@ from qdrant_client import grpc as qdrant
 from ingestor.errors import SinkError
 from ingestor.sink import RefusedError, Target
 from ingestor.sink.connection import Connection
+from ingestor.sink.index_watch import Condition
 from ingestor.sink.server_settings import info_of
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """How far an index is.
-
-    Attributes:
-        color: green (all done), yellow (being built), grey (to be built, and nobody does) or red (failed).
-        error: what the server says went wrong; empty where nothing did.
-        queued: writes that are accepted and not applied yet.
-        points, indexed: about how many there are, and how many of them are in the index.
-    """
-
-    color: str
-    error: str
-    queued: int
-    points: int
-    indexed: int
-
-    @property
-    def failed(self) -> bool:
-        return self.color == "red" or bool(self.error)
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing is left to do; `indexed` may stay below `points`, for small segments have none."""
-        return self.color == "green" and not self.failed and self.queued == 0
 
 
 class ServerIndex:
