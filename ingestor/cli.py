@@ -207,8 +207,9 @@ def verify(
 ) -> None:
     """Compare the collection with the state file, point by point, and some vectors with their texts."""
     from ingestor.commands import verify as command
+    from ingestor.generations import own
 
-    settings = read_settings(config, overrides)
+    settings = own(read_settings(config, overrides))
     found = command.verify(settings, sample=sample)
     show([command.as_json(settings, found)] if as_json else map(str, command.findings(found)))
     command.require_same(settings, found)
@@ -232,12 +233,16 @@ def failures(
     """List what was refused and is still open: where, why and since when."""
     from ingestor.commands import failures as command
     from ingestor.config import RunOptions
+    from ingestor.generations import own
 
-    found = command.failures(read_settings(config, overrides))
+    found = command.failures(own(read_settings(config, overrides)))
     if retry:
         launch = Launch(config, overrides or [], RunOptions(retry=True), report, not no_progress, "text")
         raise typer.Exit(launch.run())
     show(command.as_json(found) if as_json else command.as_text(found))
+
+
+@app.command()
 def promote(
     config: Config,
     sample: Annotated[

@@ -139,7 +139,9 @@ def test_another_identity_is_built_beside_what_is_live(place, ask, client, qdran
     places = {one["collection"]: one["place"] for one in found["generations"]}
     assert places == {first: "live", second: "never live"}
     assert f"{second}: never live, hash:{DIMENSION}" in ask("status", *setting(OTHER))[1]
-    assert ask("verify", *setting(OTHER))[0] == 0
+    verified = json.loads(ask("verify", "--json", *setting(OTHER))[1])
+    assert (verified["collection"], verified["same"], verified["points"]) == (second, True, found["points"])
+    assert ask("failures", *setting(OTHER))[1] == "none open\n"
 
     assert ask("promote", *setting(OTHER))[0] == 0
     assert live(client) == second

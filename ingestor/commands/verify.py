@@ -14,7 +14,6 @@ from ingestor.commands.comparing import Comparison, Found, verify_collection
 from ingestor.commands.vectors import check_model, embed
 from ingestor.config import Settings
 from ingestor.errors import LockedError, VerificationError
-from ingestor.generations import own
 from ingestor.holdings import Holdings
 from ingestor.lock import Lock
 from ingestor.lookup import existing_state
@@ -39,7 +38,6 @@ def verify(settings: Settings, *, sample: int) -> Comparison:
         LockedError: a run has the embedded collection.
         IdentityMismatchError: the collection is of another model or another state file.
     """
-    settings = own(settings)
     existing_state(Path(settings.state))
     busy = is_running(settings)
     found = compare(settings, sample=sample)
