@@ -299,6 +299,12 @@ class Ledger:
         """Documents and points in the collection, and open failures."""
         return totals(self._file)
 
+    def expected_points(self) -> tuple[int, int]:
+        """How many points the collection holds, at least and at most: some documents may be in doubt."""
+        points = self.totals()[1]
+        doubtful = self._file.execute("SELECT COALESCE(SUM(chunks), 0) FROM pending").fetchone()[0]
+        return points, points + int(doubtful)
+
     def start_run(self) -> int:
         return int(
             self._file.execute(

@@ -80,7 +80,22 @@ async def open_sinks(job: Job) -> SinkPool:
             job.warn("drift", job.sinks.differences)
             vector = orjson.dumps(job.identity["vector"]).decode()
             await job.in_ledger(job.ledger.set_identity, vector)
+            await compare_counts(job, job.sinks)
     return job.sinks
+
+
+async def compare_counts(job: Job, sinks: SinkPool) -> None:
+    """Warn of a collection that has other points than the state file knows of, as after one of them was
+    restored. Called before the run has written anything.
+    """
+    least, most = await job.in_ledger(job.ledger.expected_points)
+    if not most:
+        return
+    there = await sinks.count()
+    if not least <= there <= most:
+        known = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        advice = "`verify` says which differ, `status --rebuild` makes the state file again"
+        job.warn("points_differ", [f"it holds {there:,} points, the state file knows of {known}; {advice}"])
 
 
 async def unless_stopped(job: Job, shards: Sequence[Shard]) -> bool:

@@ -112,6 +112,22 @@ def test_a_server(qdrant_server, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_with_work_to_do_notices_that_points_are_gone(place):
+    update(place, edge.UpdateOperation.delete_points([point_id("d50", 0).hex()]))
+    assert place.run().report["warnings"] == []  # nothing to write: nobody looks
+    place.write("c.jsonl", documents(1, start=90))
+    ended = place.run()
+    [warning] = ended.report["warnings"]
+    assert (warning["shard"], warning["kind"]) == ("things", "points_differ")
+    assert "`verify`" in warning["detail"]
+    place.ask("status", "--rebuild")
+    (place.shards / "c.jsonl").touch()
+    assert place.run().documents == {"read": 61, "indexed": 1, "unchanged": 60}
+    place.write("d.jsonl", documents(1, start=91))
+    assert place.run().report["warnings"] == []
+
+
+@pytest.mark.slow
 def test_what_left_meanwhile_is_deleted_under_mirror_alone(place):
     place.configure(source={"sync": "mirror"})
     lose_state(place)
