@@ -31,4 +31,5 @@ if os.environ.get("CI"):
 
 
 def pytest_addoption(parser):
+    parser.addoption("--faults", type=int, default=4, help="runs in the slow test of random faults")
     parser.addoption("--kills", type=int, default=4, help="moments at which a run is killed in the slow test")

@@ -549,14 +549,14 @@ class Handler(grpc.GenericRpcHandler):
         return json.dumps(self._calls).encode()
 
     def _mend(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        with self._idle:
+            self._idle.wait_for(lambda: not self._under_way)  # what is delayed belongs to what came before
         self._faults.clear()
         return b""
 
     def _reset(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        with self._idle:
-            self._idle.wait_for(lambda: not self._under_way)  # what is delayed belongs to the test before
+        self._mend(request, context)
         self._calls.clear()
-        self._faults.clear()
         self._service.answers = []
         for collection in self._service.list_all(None).collections:
             self._service.drop(qdrant.DeleteCollection(collection_name=collection.name))

@@ -67,8 +67,12 @@ class QdrantServer:
         """How often a method was called."""
         return int(json.loads(self._control("Calls", b"")).get(method, 0))
 
+    def has_ended(self) -> bool:
+        """Whether it was started and runs no more."""
+        return self._process is not None and self._process.poll() is not None
+
     def mend(self) -> None:
-        """Let nothing go wrong any more."""
+        """Let nothing go wrong any more, and wait for what it has in hand."""
         self._control("Mend", b"")
 
     def reset(self) -> None:
