@@ -146,12 +146,37 @@ def test_a_batch_larger_than_the_rate_limit_is_split(sink: ServerSink, qdrant_se
     assert holds(sink.target, 250)
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"code": "RESOURCE_EXHAUSTED", "detail": "Received message larger than max"},
+        {"code": "UNKNOWN", "detail": "Received http2 header with status: 413"},
+    ],
+    ids=["gRPC", "proxy"],
+)
 def test_a_message_too_large_for_what_lies_between_is_split(
+    sink: ServerSink, qdrant_server: QdrantServer, fault: dict
+) -> None:
+    qdrant_server.fault(most=20, **fault)
+    assert write(sink, 40) == []
+    before = qdrant_server.calls()
+    assert before == 3
+    assert write(sink, 40) == []
+    assert qdrant_server.calls() <= before + 3  # none of them in vain: it has learned
+    assert holds(sink.target, 40)
+
+
+def test_one_large_point_does_not_make_all_requests_small(
     sink: ServerSink, qdrant_server: QdrantServer
 ) -> None:
-    qdrant_server.fault(code="RESOURCE_EXHAUSTED", most=10)
-    assert write(sink, 40) == []
-    assert holds(sink.target, 40)
+    payloads = [payload_of(number) for number in range(200)]
+    payloads[77]["text"] = "x" * 2_000_000
+    qdrant_server.fault(code="RESOURCE_EXHAUSTED", document="d77")
+    points = points_of(sink.target, 200, payloads)
+    assert [row for row, *_ in sink.upsert(vectors_of(200), points)] == [77]
+    before = qdrant_server.calls()
+    assert sink.upsert(vectors_of(200), points_of(sink.target, 200).slice(0, 70)) == []
+    assert qdrant_server.calls() == before + 1
 
 
 def test_guilty_points_are_found_and_the_others_written(

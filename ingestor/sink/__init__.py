@@ -19,6 +19,7 @@ Refusal = tuple[int, str, str]
 POINTS_PER_REQUEST = 256
 REQUEST_BYTES = 8 << 20
 """What proxies, write-ahead logs and memory bear well; a point that does not fit in is refused."""
+TOO_LARGE = "payload_too_large"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +220,12 @@ def check_target(target: Target) -> str:
     return f"{about}; {target} holds {found.points} points"
 
 
-def requests(points: Points, row_bytes: int) -> Iterator[tuple[int, int]]:
+def requests(points: Points, row_bytes: int, most_bytes: int = REQUEST_BYTES) -> Iterator[tuple[int, int]]:
     """Cut points into requests, [start, stop) each, as few and as even as points and bytes allow."""
     most = -(-len(points) // -(-len(points) // POINTS_PER_REQUEST)) if len(points) else 0
     start, held = 0, 0
     for row, size in enumerate(sizes(points.payloads, row_bytes)):
-        if row > start and (row - start == most or held + size > REQUEST_BYTES):
+        if row > start and (row - start == most or held + size > most_bytes):
             yield start, row
             start, held = row, 0
         held += size

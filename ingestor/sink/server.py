@@ -15,7 +15,7 @@ from qdrant_client import grpc as qdrant
 from ingestor import framing
 from ingestor.errors import TransientSinkError
 from ingestor.records import Points, UInt8s
-from ingestor.sink import Float32s, Refusal, Target, requests
+from ingestor.sink import REQUEST_BYTES, TOO_LARGE, Float32s, Refusal, RefusedError, Target, requests
 from ingestor.sink.bisect import write_or_bisect
 from ingestor.sink.connection import Connection
 from ingestor.sink.in_flight import InFlight
@@ -61,6 +61,7 @@ class ServerSink:
         self._connection = Connection(target)
         self.target = target
         self.in_flight = InFlight()
+        self._most_bytes = REQUEST_BYTES
         self._patience = patience
         self._tell = tell
         self._send: Any = self._connection.channel.unary_unary(
@@ -71,7 +72,7 @@ class ServerSink:
         """Write points, durably: a request counts when the server says that it is completed."""
         refused: list[Refusal] = []
         sent: deque[Sent] = deque()
-        for start, stop in requests(points, 4 * vectors.shape[1]):
+        for start, stop in requests(points, 4 * vectors.shape[1], self._most_bytes):
             while len(sent) >= self.in_flight.limit:
                 refused += self._settle(vectors, points, sent.popleft())
             under_way = 1 + sum(one.answered_at is None for one in sent)
@@ -140,6 +141,8 @@ class ServerSink:
             found = error_of(error, self.target, age_s=age_s)
             if isinstance(found, TransientSinkError):
                 self.in_flight.shrink()
+            elif isinstance(found, RefusedError) and found.kind == TOO_LARGE and sent.stop > sent.start + 1:
+                self._most_bytes = min(self._most_bytes, sent.nbytes // 2)
             raise found from error
         seconds = (sent.answered_at or time.perf_counter()) - sent.at
         self.in_flight.answered(seconds, sent.nbytes, sent.under_way)

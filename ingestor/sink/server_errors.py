@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from ingestor.errors import ConfigError, SinkError, TransientSinkError
-from ingestor.sink import RefusedError, Target
+from ingestor.sink import TOO_LARGE, RefusedError, Target
 from ingestor.sink.patience import FullError, RateLimitedError, ServiceError
 
 Code = grpc.StatusCode
@@ -47,6 +47,8 @@ def error_of(error: grpc.RpcError, target: Target, *, age_s: float = 0.0) -> Exc
         if "No space left" in detail:
             return _full(place, detail)
         return ServiceError(f"{target}: the server failed inside: {detail}")
+    if "status: 413" in detail:  # what a proxy says of a large request is no answer that gRPC knows
+        return RefusedError(TOO_LARGE, detail)
     if code in TRANSIENT:
         return TransientSinkError(f"{target}: {code.name.lower()}: {detail}")
     return SinkError(f"{target}: {code.name.lower()}: {detail}")
@@ -84,7 +86,7 @@ def _exhausted(error: grpc.RpcError, detail: str, place: str, age_s: float) -> E
     if "retry-after" in told:
         retry_after_s = max(0.0, _seconds(told["retry-after"]) - age_s)
         return RateLimitedError(f"{place}: the server limits the rate of writing ({detail})", retry_after_s)
-    return RefusedError("payload_too_large", detail)
+    return RefusedError(TOO_LARGE, detail)
 
 
 def _seconds(told: Any) -> float:

@@ -13,7 +13,7 @@ from ingestor import buffers
 from ingestor import worker as worker_process
 from ingestor.errors import IngestorError, SinkError
 from ingestor.records import Points, UInt8s
-from ingestor.sink import REQUEST_BYTES, Refusal, Sink, Target, collection, sizes
+from ingestor.sink import REQUEST_BYTES, TOO_LARGE, Refusal, Sink, Target, collection, sizes
 from ingestor.sink.folder import folder_of
 from ingestor.sink.patience import Wait
 from ingestor.sink.place import check_place
@@ -97,7 +97,7 @@ def upsert(slot: int, rows: npt.NDArray[np.intp] | None, points: Points) -> list
     if len(fitting) == len(points):
         return session.sink.upsert(vectors, points)
     detail = f"the point is larger than a request can hold, {REQUEST_BYTES >> 20} MiB; keep less metadata"
-    refused = [(row, "payload_too_large", detail) for row in set(range(len(points))) - set(fitting.tolist())]
+    refused = [(row, TOO_LARGE, detail) for row in set(range(len(points))) - set(fitting.tolist())]
     written = session.sink.upsert(vectors[fitting], points.take(fitting))
     return refused + [(int(fitting[row]), kind, detail) for row, kind, detail in written]
 
