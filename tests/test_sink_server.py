@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingestor.errors import ConfigError, IdentityMismatchError, SinkError
+from ingestor.errors import ConfigError, IdentityMismatchError, NothingThereError, SinkError
 from ingestor.sink import POINTS_PER_REQUEST, Target, check_target, open_reader, requests
 from ingestor.sink.server import ServerSink
 from tests.servers import QdrantServer
@@ -97,7 +97,7 @@ def test_the_collection_is_made_as_asked(qdrant_server: QdrantServer) -> None:
     with ServerStore(target) as store:
         found = store.read()
     assert found is not None
-    assert found.indexes == {"document", "chunk"}
+    assert found.indexes == {"document": "keyword", "chunk": "integer"}
     assert found.identity == IDENTITY
 
 
@@ -217,6 +217,6 @@ def test_a_port_that_speaks_http_is_told(qdrant_server: QdrantServer) -> None:
 
 
 def test_reading_a_collection_that_is_not_there(qdrant_server: QdrantServer) -> None:
-    with pytest.raises(SinkError, match="none yet"):
+    with pytest.raises(NothingThereError, match="none yet"):
         open_reader(served(qdrant_server))
     assert "will be made" in check_target(served(qdrant_server))

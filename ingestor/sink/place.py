@@ -46,9 +46,10 @@ def little_room(folder: Path) -> str | None:
 
 
 def free_bytes(folder: Path) -> int:
-    """Room on the disk of a folder that there is, or will be."""
+    """Room on the disk of a folder that there is, or will be; much where the file system does not know."""
     absolute = folder.absolute()
-    return shutil.disk_usage(next(place for place in (absolute, *absolute.parents) if place.exists())).free
+    usage = shutil.disk_usage(next(place for place in (absolute, *absolute.parents) if place.exists()))
+    return usage.free if usage.total else 1 << 62
 
 
 def network_file_system(mounts: str, path: str) -> str | None:
