@@ -20,6 +20,7 @@ def begin_account(job: Job, report: Report, plan: Plan) -> None:
     for warning in job.listing.warnings:
         if warning not in job.listing.errors:
             tally.warn(*warning)
+    job.progress.limit, job.progress.passed = job.options.limit, tally.read
     job.progress.shards_total = len(plan.shards)
     job.progress.bytes_total = sum(shard.size for shard in plan.shards)
 
@@ -52,4 +53,7 @@ async def fill_account(job: Job, report: Report, seconds: float) -> None:
     report.replaced_characters, report.seconds = tally.replaced_characters, seconds
     report.stages = job.progress.stages.times()
     report.failures_open = await job.in_ledger(job.ledger.failures.count)
+    wrong = {found.shard for found in report.refused}
+    wrong |= {found.shard for found in report.shard_errors + report.warnings}
+    job.progress.paths = {shard.name: shard.path for shard in job.listing.shards if shard.name in wrong}
     job.progress.accounted = True

@@ -14,7 +14,7 @@ import typer
 from ingestor import __version__, trace
 from ingestor.ending import in_words
 from ingestor.errors import IngestorError
-from ingestor.launch import Launch, complain
+from ingestor.launch import Launch, Outputs, complain
 
 if TYPE_CHECKING:
     from ingestor.config import Settings
@@ -96,6 +96,10 @@ def run(
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report there, as JSON.")
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write the report there, as a page to look at."),
+    ] = None,
     lock_wait: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Wait for another run to end.")
     ] = 0.0,
@@ -127,8 +131,8 @@ def run(
         profile=profile,
         profile_window=trace.window_of(profile_window),
     )
-    launch = Launch(config, overrides or [], options, report, not no_progress, log_format)
-    raise typer.Exit(launch.run())
+    outputs = Outputs(report, html, not no_progress, log_format)
+    raise typer.Exit(Launch(config, overrides or [], options, outputs).run())
 
 
 @app.command()
@@ -237,8 +241,8 @@ def failures(
 
     found = command.failures(own(read_settings(config, overrides)))
     if retry:
-        launch = Launch(config, overrides or [], RunOptions(retry=True), report, not no_progress, "text")
-        raise typer.Exit(launch.run())
+        outputs = Outputs(report, progress=not no_progress)
+        raise typer.Exit(Launch(config, overrides or [], RunOptions(retry=True), outputs).run())
     show(command.as_json(found) if as_json else command.as_text(found))
 
 

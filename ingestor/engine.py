@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ingestor import worker
 from ingestor.buffers import BufferPool, free_bytes
@@ -59,15 +59,16 @@ class Engine:
     def on_gpu(self) -> bool:
         return self.device.torch_device.type == "cuda"
 
-    def announce(self) -> None:
-        """Log what was chosen."""
-        logger().info(
-            "encoder",
-            device=str(self.device.torch_device),
-            precision=self.precision,
-            batches="packed" if self.encoder.packed else "padded",
-            token_budget=self.token_budget,
-        )
+    def announce(self) -> dict[str, Any]:
+        """Log what was chosen, and give it back."""
+        chosen = {
+            "device": str(self.device.torch_device),
+            "precision": self.precision,
+            "batches": "packed" if self.encoder.packed else "padded",
+            "token_budget": self.token_budget,
+        }
+        logger().info("encoder", **chosen)
+        return chosen
 
 
 def cores() -> int:

@@ -125,6 +125,7 @@ async def open_job(
         )
     settings = standing.settings
     identity = wiring.identity_of(settings, spec)
+    progress.chosen["identity"] = dict(identity)
     state = Path(settings.state)
     if options.dry_run:
         copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestor-"))) / "state.sqlite3"
@@ -133,9 +134,9 @@ async def open_job(
     else:
         for path in filter(None, (wiring.state_lock(settings), wiring.engine_lock(settings))):
             lock = Lock.acquire  # in a thread: it may wait
-            stack.enter_context(
-                await loop.run_in_executor(unpack, lock, path, options.lock_wait_s, stop.is_set)
-            )
+            with progress.doing("waiting for another run to end"):
+                held = await loop.run_in_executor(unpack, lock, path, options.lock_wait_s, stop.is_set)
+            stack.enter_context(held)
         sweep(str(state.resolve()))  # also where this run will not need any
     fresh = not state.exists()
     ledger = await loop.run_in_executor(thread, Ledger.open, state, thread)

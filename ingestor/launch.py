@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -18,98 +18,114 @@ from ingestor.errors import ConfigError, LockedError, reason
 
 if TYPE_CHECKING:
     from ingestor.config import RunOptions, Settings
-    from ingestor.progress import Progress
     from ingestor.report import Report
 
 
 @dataclass(frozen=True, slots=True)
+class Outputs:
+    """What is written and shown beside the collection.
+
+    Attributes:
+        report: the report as JSON.
+        html: the report as a page.
+        progress: show how the run is going.
+        log_format: how messages are written.
+    """
+
+    report: Path | None = None
+    html: Path | None = None
+    progress: bool = True
+    log_format: Literal["text", "json"] = "text"
+
+
 class Launch:
     """One run, from its settings to its exit code."""
 
-    config: Path
-    overrides: list[str]
-    options: RunOptions
-    report: Path | None
-    progress: bool
-    log_format: Literal["text", "json"]
+    def __init__(self, file: Path, overrides: list[str], options: RunOptions, outputs: Outputs) -> None:
+        from ingestor.progress import Progress
+        from ingestor.timeline import Timeline
+
+        self._file, self._overrides = file, overrides
+        self._options, self._outputs = options, outputs
+        self._settings: Settings | None = None
+        self._progress = Progress(timeline=Timeline() if outputs.html else None)
 
     def run(self) -> int:
-        """Run the pipeline; however that ends, the report is written and the last lines say how it ended."""
+        """Run the pipeline; whatever its end, the reports are written and the last lines say how it ended."""
         from ingestor import config, telemetry
-        from ingestor.progress import Progress
 
-        self.check_options()
-        telemetry.configure_logging(self.log_format)
-        signals = Signals(say=partial(self.say, "stopping"), kill=kill_workers)
-        progress, started = Progress(), time.perf_counter()
-        report, failure, settings = progress.report, None, None
+        check_options(self._options, self._outputs)
+        telemetry.configure_logging(self._outputs.log_format)
+        signals = Signals(say=partial(self._say, "stopping"), kill=_kill_workers)
+        progress, report, failure = self._progress, self._progress.report, None
         try:
-            settings = config.load(self.config, self.overrides)
+            settings = self._settings = config.load(self._file, self._overrides)
             config.refuse_unbuilt(settings)
             report.target, report.collection = settings.qdrant.target, settings.qdrant.collection
-            self.say("run", f"into collection {settings.qdrant.named}, {report.target}")
-            report = asyncio.run(self.ingest(settings, progress, signals))
-            report.seconds = time.perf_counter() - started
+            self._say("run", f"into collection {settings.qdrant.named}, {report.target}")
+            asyncio.run(self._ingest(settings, signals))
+            report.seconds = progress.elapsed_s
             report.close(tolerate=settings.failures.tolerate, signal=signals.received)
         except* Exception as group:
             failure = root_cause(group)
-            report.seconds = time.perf_counter() - started
+            report.seconds = progress.elapsed_s
             report.status, report.exit_code = "failed", getattr(failure, "exit_code", 1)
         progress.sample()
-        if settings and not isinstance(failure, LockedError):  # else the file is that of the other run
-            self.write_metrics(settings, progress)
-        return self.tell(report, failure)
+        if not isinstance(failure, LockedError):  # else the file is that of the other run
+            self._write_metrics()
+        return self._tell(report, failure)
 
-    def check_options(self) -> None:
-        if self.options.chunks and not self.options.dry_run:
-            raise ConfigError("--chunks writes the chunks of a --dry-run; give both")
-        if self.options.dry_run and (self.options.recreate or self.options.adopt):
-            raise ConfigError("--dry-run changes nothing, so it excludes --recreate and --adopt")
-        if self.options.profile:
-            if self.options.dry_run:
-                raise ConfigError("--profile traces the encoder, and a --dry-run has none")
-            trace.prepare_folder(self.options.profile)
-        for option, path in (("--report", self.report), ("--chunks", self.options.chunks)):
-            if path and not os.access(path if path.exists() else path.parent, os.W_OK):
-                raise ConfigError(f"{option} {path}: cannot be written; is there such a folder?")
-
-    async def ingest(self, settings: Settings, progress: Progress, signals: Signals) -> Report:
+    async def _ingest(self, settings: Settings, signals: Signals) -> Report:
         from ingestor import display, history, pipeline, telemetry
 
-        stop = asyncio.Event()
+        progress, outputs, stop = self._progress, self._outputs, asyncio.Event()
         signals.tell(stop)
-        shown = display.show(progress, log_format=self.log_format) if self.progress else nullcontext()
+        shown = display.show(progress, log_format=outputs.log_format) if outputs.progress else nullcontext()
         with telemetry.repeat(history.SAMPLE_S, progress.sample), shown:
-            return await pipeline.run(settings, options=self.options, stop=stop, progress=progress)
+            return await pipeline.run(settings, options=self._options, stop=stop, progress=progress)
 
-    def write_metrics(self, settings: Settings, progress: Progress) -> None:
+    def _write_metrics(self) -> None:
         """Leave the last counters in the textfile; that this fails is no failure of the run."""
-        if (textfile := settings.metrics.textfile) and not self.options.dry_run:
+        textfile = self._settings and self._settings.metrics.textfile
+        if textfile and not self._options.dry_run:
             from ingestor import publish, telemetry
 
             try:
-                publish.write_last(progress, textfile)
+                publish.write_last(self._progress, textfile)
             except OSError as error:
                 telemetry.logger().warning("metrics", textfile=textfile, error=reason(error))
 
-    def tell(self, report: Report, failure: BaseException | None) -> int:
+    def _tell(self, report: Report, failure: BaseException | None) -> int:
         """Say how the run ended; a report that cannot be written makes it a failed one."""
+        told = in_words(failure) if failure else ""
         if failure is None:
-            self.say("report", report.text(), **report.to_dict())
+            self._say("report", report.text(), **report.to_dict())
         else:
-            self.say("error", in_words(failure))
-        try:
-            if self.report:
-                report.write(self.report)
-        except OSError as error:
-            self.say("error", f"--report {self.report}: {reason(error)}")
-            return report.exit_code or 1
+            self._say("error", told)
+        for problem in self._write_reports(report, told):
+            self._say("error", problem)
+            report.exit_code = report.exit_code or 1
         return report.exit_code
 
-    def say(self, event: str, text: str, **values: Any) -> None:
+    def _write_reports(self, report: Report, failure: str) -> Iterator[str]:
+        """Write what is asked for; gives what went wrong."""
+        if path := self._outputs.report:
+            try:
+                report.write(path)
+            except OSError as error:
+                yield f"--report {path}: {reason(error)}"
+        if path := self._outputs.html:
+            from ingestor.page import write_page
+
+            try:
+                write_page(path, self._progress, self._settings, failure)
+            except OSError as error:
+                yield f"--html {path}: {reason(error)}"
+
+    def _say(self, event: str, text: str, **values: Any) -> None:
         from ingestor import telemetry
 
-        if self.log_format == "json":
+        if self._outputs.log_format == "json":
             log = telemetry.logger().error if event == "error" else telemetry.logger().info
             log(event, **(values or {"text": text}))
         elif event == "error":
@@ -118,7 +134,30 @@ class Launch:
             telemetry.say(text)
 
 
-def kill_workers() -> None:
+def check_options(options: RunOptions, outputs: Outputs) -> None:
+    """Refuse what cannot be done before anything takes long.
+
+    Raises:
+        ConfigError: options that exclude each other, or a file that cannot be written.
+    """
+    if options.chunks and not options.dry_run:
+        raise ConfigError("--chunks writes the chunks of a --dry-run; give both")
+    if options.dry_run and (options.recreate or options.adopt):
+        raise ConfigError("--dry-run changes nothing, so it excludes --recreate and --adopt")
+    if options.profile:
+        if options.dry_run:
+            raise ConfigError("--profile traces the encoder, and a --dry-run has none")
+        trace.prepare_folder(options.profile)
+    if outputs.html:
+        from ingestor.page import require_libraries
+
+        require_libraries()
+    for option, path in (("report", outputs.report), ("html", outputs.html), ("chunks", options.chunks)):
+        if path and not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ConfigError(f"--{option} {path}: cannot be written; is there such a folder?")
+
+
+def _kill_workers() -> None:
     if pipeline := sys.modules.get("ingestor.pipeline"):
         pipeline.kill_workers()
 

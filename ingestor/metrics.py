@@ -84,6 +84,12 @@ class RunCollector(Collector):
         yield self._counter("points_upserted", "Points that were written.", tally.points)
         yield self._counter("points_deleted", "Points that were deleted.", tally.points_deleted)
 
+        waited = self._progress.waited()
+        times = {kind: count for kind, (count, _) in waited.items()}
+        yield self._counter("sink_waits", "Pauses before a request was made again.", times, "kind")
+        seconds = {kind: took for kind, (_, took) in waited.items()}
+        yield self._counter("sink_wait_seconds", "How long they were.", seconds, "kind")
+
     def _stages(self) -> Iterator[Metric]:
         if not (recent := list(self._progress.history.recent)):
             return

@@ -34,7 +34,7 @@ async def open_writing(job: Job, shards: Sequence[Shard]) -> None:
     if not job.can_embed:
         await sinks.attach(opened.buffers.layout)
         await bulk.begin(job, text_bytes_of(shards))
-        opened.announce()  # now that nothing refuses the run any more
+        job.progress.chosen |= opened.announce()  # now that nothing refuses the run any more
         job.watch_engine()
         job.can_embed = True
 
@@ -77,6 +77,7 @@ async def open_sinks(job: Job) -> SinkPool:
                 adopt=job.options.adopt,
             )
             job.stack.push_async_callback(job.sinks.close)
+            job.progress.waited = job.sinks.waits.totals
             job.warn("drift", job.sinks.differences)
             vector = orjson.dumps(job.identity["vector"]).decode()
             await job.in_ledger(job.ledger.set_identity, vector)

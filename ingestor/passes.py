@@ -15,11 +15,11 @@ from ingestor.job import Job
 from ingestor.opening import OnDemand, is_new, open_writing, unless_stopped
 from ingestor.prepare import prepare
 from ingestor.preparer import PrepareOptions
-from ingestor.profiling import Span
 from ingestor.records import Applied, Batch, Census, ChunkBlock, Shard
 from ingestor.settle import Sinks, settle
 from ingestor.sink import framing_of
 from ingestor.sources.read import read_blocks
+from ingestor.spans import Span
 
 T = TypeVar("T")
 Part = TypeVar("Part", ChunkBlock, Batch)
@@ -54,7 +54,7 @@ class Pass:
         self._ahead = 2 * engine.prepare_processes(job.settings)
         self._enough = asyncio.Event()  # tells the reader alone: the run was stopped, or its limit is reached
         self._events: Channel[Census | Applied] = Channel(EVENT_DEPTH, producers=2)
-        self._spans: dict[str, Span] = {}
+        self._spans: dict[str, list[Span]] = {}
 
     async def run(self) -> int:
         """Returns how many documents are still under way at the end, none unless the run was stopped."""
@@ -74,7 +74,7 @@ class Pass:
                 group.create_task(self._embed_on_demand(group, chunk_blocks), name="embed")
             settled = group.create_task(
                 settle(
-                    self._events,
+                    self._taken("settle", self._events),
                     sinks=sinks,
                     ledger=job.ledger,
                     tally=job.tally,
@@ -191,17 +191,22 @@ class Pass:
         """Count what goes on to the encoder, which a stop does not drop any more."""
         opened = self._job.engine
         packed = opened is None or opened.encoder.packed
+        timeline = self._job.progress.timeline
         async for part in parts:
             self._job.tally.encode(part, packed=packed)
+            if timeline:
+                timeline.batch()
             yield part
 
-    def _taken(self, name: str, source: Channel[T]) -> AsyncIterator[T]:
-        """What a stage takes; under `--profile` seen on its way."""
-        return self._span(name).source(source) if self._job.profile else source
+    def _taken(self, name: str, source: AsyncIterator[T]) -> AsyncIterator[T]:
+        """What a stage takes, seen on its way by who wants to know when it works."""
+        for span in self._spans_of(name):
+            source = span.source(source)
+        return source
 
-    def _span(self, name: str) -> Span:
-        assert self._job.profile is not None
-        return self._spans.setdefault(name, self._job.profile.span(name))
+    def _spans_of(self, name: str) -> list[Span]:
+        recorders = (self._job.profile, self._job.progress.timeline)
+        return self._spans.setdefault(name, [found.span(name) for found in recorders if found])
 
     def _start(
         self,
@@ -213,8 +218,8 @@ class Pass:
     ) -> None:
         stages = self._job.progress.stages
         stages.begin(name, source, None if out is self._events else out)
-        if self._job.profile:
-            stage = self._span(name).stage(stage)
+        for span in self._spans_of(name):
+            stage = span.stage(stage)
 
         async def timed() -> None:
             await pump(stage, out)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import orjson
 
+from ingestor.spans import Span
 from ingestor.telemetry import logger
 from ingestor.trace import add_spans, busy_time
 
@@ -32,6 +32,7 @@ COLOURS = {
     "compute": "green",
     "copy to CPU": "blue",
     "upsert": "purple",
+    "settle": "red",
 }
 STAGES = {"prefetch": "get batch", "encode": "compute", "copy_out": "copy to CPU"}
 """How the ranges of a stage are called where that is not its own name."""
@@ -169,53 +170,6 @@ class Profile:
         logger().info(
             "profile", trace=str(path), batches=self._recorded, window_s=round(window / 1e6, 3), **shares
         )
-
-
-class Span:
-    """The ranges of one stage: open while it works, closed while it waits for what comes in or goes out."""
-
-    def __init__(self, name: str, profile: Profile) -> None:
-        self._name, self._profile = name, profile
-        self._open: tuple[Any, int] | None = None
-
-    def source(self, items: AsyncIterator[T]) -> AsyncIterator[T]:
-        """What the stage takes."""
-        return _Source(items, self)
-
-    async def stage(self, stage: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """What it makes of it."""
-        try:
-            async with aclosing(stage) as items:
-                self.begin()
-                async for item in items:
-                    self.end()
-                    yield item
-                    self.begin()
-        finally:
-            self.end()
-
-    def begin(self) -> None:
-        if self._open is None:
-            self._open = self._profile.start(self._name), time.time_ns()
-
-    def end(self) -> None:
-        if self._open is not None:
-            self._profile.end(self._name, *self._open)
-            self._open = None
-
-
-class _Source(Generic[T]):
-    def __init__(self, items: AsyncIterator[T], span: Span) -> None:
-        self._items, self._span = items, span
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        return self
-
-    async def __anext__(self) -> T:
-        self._span.end()
-        item = await self._items.__anext__()
-        self._span.begin()
-        return item
 
 
 class _WatchedDevice:

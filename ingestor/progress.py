@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ from ingestor.channel import Channel, Clock, StageTime
 from ingestor.history import COUNTED, LEFT_S, History, Sample
 from ingestor.report import Report, slowest
 from ingestor.tally import Tally
+from ingestor.timeline import Timeline
 
 RATES_S = 30.0
 """Rates are of the last seconds, so that people see a change."""
@@ -73,9 +74,15 @@ class Progress:
     Attributes:
         report: the account so far; what a run that fails leaves behind.
         shards_total, bytes_total: that are to be read.
+        limit: documents to read at most; None: all.
+        passed: documents that are counted as read and lie in shards that are passed over.
         note: what is going on, in a few words, where the counters do not show it.
         accounted: the report holds what the tally says, and the failures that are open.
         began: in seconds of the system's time.
+        timeline: what the stages did during some batches, where somebody asks for it.
+        chosen: what the run found out or decided, in words: the model's identity, the device and so on.
+        paths: where the shards are that something went wrong in, by name.
+        waited: gives what the sinks waited for: how often, and how many seconds in all.
     """
 
     report: Report = field(default_factory=Report)
@@ -84,9 +91,15 @@ class Progress:
     history: History = field(default_factory=History)
     shards_total: int = 0
     bytes_total: int = 0
+    limit: int | None = None
+    passed: int = 0
     note: str = ""
     accounted: bool = False
     began: float = field(default_factory=time.time)
+    timeline: Timeline | None = None
+    chosen: dict[str, Any] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)
+    waited: Callable[[], dict[str, tuple[int, float]]] = dict
     _since: float = field(default_factory=time.perf_counter)
     _moved: tuple[float, tuple[int, ...]] = (0.0, ())
 
@@ -105,12 +118,15 @@ class Progress:
 
     @property
     def done(self) -> float:
-        """Share of the work: of the bytes that were read, as much as of their tokens went to the encoder."""
+        """Share of the work: of what was read, as much as of its tokens went to the encoder."""
         tally = self.tally
         if not self.bytes_total:
             return 0.0
+        read = tally.taken / self.bytes_total
+        if self.limit is not None:
+            read = max(read, (tally.read - self.passed) / self.limit)
         behind = min(1.0, tally.tokens / tally.tokens_found) if tally.tokens_found else 1.0
-        return max(0.0, min(1.0, tally.taken / self.bytes_total * behind))
+        return max(0.0, min(1.0, read * behind))
 
     def sample(self) -> Sample:
         """Take down the counters; called once a second, and at the end."""

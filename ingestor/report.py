@@ -176,25 +176,12 @@ class Report:
         return json.dumps(self.to_dict(), ensure_ascii=False) + "\n"
 
     def write(self, path: Path) -> None:
-        """Replace the file at once, or not at all; what is no file, a pipe for instance, is written to.
+        """Replace the file by the report as JSON.
 
         Raises:
             OSError: the file cannot be written.
         """
-        if path.exists() and not path.is_file():
-            path.write_text(self.to_json(), "utf-8", errors="replace")
-            return
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with open(handle, "w", encoding="utf-8", errors="replace") as file:
-                os.fchmod(file.fileno(), 0o644)
-                file.write(self.to_json())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        replace_file(path, self.to_json())
 
     def text(self) -> str:
         """The last lines that a person sees."""
@@ -249,6 +236,28 @@ class Report:
             yield "next", f"promote lets {self.alias} point here (now: {self.live or 'nothing'})"
         if self.status == "stopped":
             yield "next", "run again: what is done is kept, the rest follows"
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Replace the file at once, or not at all; what is no file, a pipe for instance, is written to.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if path.exists() and not path.is_file():
+        path.write_text(text, "utf-8", errors="replace")
+        return
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "w", encoding="utf-8", errors="replace") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
 
 
 def counts(numbers: Mapping[str, int], always: tuple[str, ...] = ()) -> str:

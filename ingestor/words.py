@@ -45,6 +45,7 @@ def fields(progress: Progress) -> dict[str, Any]:
         "bottleneck": progress.bottleneck() or None,
         "busy": {name: round(share, 3) for name, share in progress.busy().items()},
         "queues": {name: held for name, (held, _) in progress.stages.fills().items()},
+        "waits": {kind: round(seconds, 1) for kind, (_, seconds) in progress.waited().items()},
         "still_s": round(progress.still_s, 1),
         "note": progress.note,
     }
@@ -59,6 +60,8 @@ def troubles(progress: Progress) -> Iterator[str]:
         "shard errors": len(tally.shard_errors),
     }
     yield from (f"{count:,} {name}" for name, count in counts.items() if count)
+    for kind, (times, seconds) in progress.waited().items():
+        yield f"{kind.replace('_', ' ')} {times:,} x, {duration(seconds)} in all"
     if progress.note:
         yield progress.note
     elif progress.still_s >= STILL_S:

@@ -33,3 +33,4 @@ if os.environ.get("CI"):
 def pytest_addoption(parser):
     parser.addoption("--faults", type=int, default=4, help="runs in the slow test of random faults")
     parser.addoption("--kills", type=int, default=4, help="moments at which a run is killed in the slow test")
+    parser.addoption("--screenshots", metavar="DIR", help="where to keep pictures of the page about a run")

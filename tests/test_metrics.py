@@ -43,6 +43,7 @@ def progress() -> Progress:
     tally.taken, tally.tokens_found, tally.shards_done = 500, 9_000, 2
     tally.rejected.update(bad_json=3, non_finite=2)
     tally.skipped["redirect"] = 7
+    made.waited = lambda: {"rate_limited": (3, 4.5)}
     tally.shard_errors.append(("a.gz", "truncated_input", "ends at byte 7"))
     made.sample()
     return made
@@ -74,6 +75,7 @@ def test_values(progress):
     assert value(text, "ingestor_tokens_embedded_total") == 9_000
     assert value(text, "ingestor_rejected", kind="bad_json") == 3
     assert value(text, "ingestor_shard_errors_total") == 1
+    assert value(text, "ingestor_sink_wait_seconds_total", kind="rate_limited") == 4.5
     assert value(text, "ingestor_progress_ratio") == 0.5
     assert value(text, "ingestor_running") == 1
     assert value(text, "ingestor_exit_code") == 7

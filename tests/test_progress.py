@@ -52,6 +52,14 @@ def test_done_waits_for_the_encoder():
     assert progress.done == 1
 
 
+def test_done_when_only_some_documents_are_wanted():
+    progress = Progress(bytes_total=1_000_000, limit=200, passed=5_000)
+    progress.tally.read, progress.tally.taken = 5_050, 100
+    assert progress.done == pytest.approx(0.25)
+    progress.tally.read = 5_200
+    assert progress.done == 1
+
+
 def test_done_where_nothing_is_new():
     progress = Progress(bytes_total=1_000)
     progress.tally.taken = 250  # all unchanged so far: no tokens

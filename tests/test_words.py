@@ -35,8 +35,11 @@ def test_only_what_is_out_of_the_ordinary_is_told():
     assert list(words.troubles(progress)) == []
     progress.tally.failed = 1
     progress.tally.shard_errors.append(("a.gz", "truncated_input", ""))
+    progress.waited = lambda: {"rate_limited": (3, 4.5)}
     progress.note = "opening the collection"
-    assert list(words.troubles(progress)) == ["1 failed", "1 shard errors", "opening the collection"]
+    assert list(words.troubles(progress)) == [
+        *("1 failed", "1 shard errors", "rate limited 3 x, 4 s in all", "opening the collection")
+    ]
 
 
 def test_that_nothing_moves_is_told(monkeypatch):

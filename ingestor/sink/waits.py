@@ -46,6 +46,10 @@ class Waits:
                 f"{self._reasons[kind]}: waited {self._seconds[kind]:,.1f} s in all (times: {times:,})",
             )
 
+    def totals(self) -> dict[str, tuple[int, float]]:
+        """How often each kind was waited for so far, and how many seconds in all."""
+        return {kind: (times, self._seconds[kind]) for kind, times in dict(self._times).items()}
+
     def close(self) -> None:
         """Hear no more."""
         while self._pipes:
