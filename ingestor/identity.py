@@ -32,6 +32,17 @@ def point_ids(document: str, chunks: Sequence[int]) -> bytes:
     return b"".join([point_id(document, chunk) for chunk in chunks])
 
 
+MOST_CHUNKS = 1 << 31
+
+
+def origin_of(id_: bytes | None, payload: Mapping[str, Any]) -> tuple[str, int] | None:
+    """The document and chunk that a stored point is of; None where this program did not write it."""
+    document, chunk = payload.get("document"), payload.get("chunk")
+    if not isinstance(document, str) or not isinstance(chunk, int) or not 0 <= chunk < MOST_CHUNKS:
+        return None
+    return (document, chunk) if id_ == point_id(document, chunk) else None
+
+
 def as_ids(packed: bytes) -> UInt8s:
     """Point ids back to back as uint8[n, 16]."""
     return np.frombuffer(packed, np.uint8).reshape(-1, 16)

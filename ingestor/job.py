@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -191,6 +190,5 @@ async def check_identity(job: Job) -> None:
             f"state {job.settings.state}: the collection holds vectors of another model ({differing});"
             " nothing was written. Use another collection and state, or --recreate to embed everything anew"
         )
-    if not await job.in_ledger(job.ledger.is_empty):
-        check = partial(check_filled, target, job.identity, adopt=job.options.adopt)
-        job.warn("drift", await loop.run_in_executor(job.unpack, check))
+    if not job.options.adopt and not await job.in_ledger(job.ledger.is_empty):
+        job.warn("drift", await loop.run_in_executor(job.unpack, check_filled, target, job.identity))

@@ -29,6 +29,27 @@ class Leaving:
             "UPDATE records SET chunks = 0 WHERE key = ? AND id = ?", (document[:2] for document in documents)
         )
 
+    def claim(self, documents: Sequence[tuple[int, str, int]]) -> None:
+        """The collection has at least so many chunks of these documents, whoever wrote them: key, id, chunks.
+        They are to be read, and what is too much is to go.
+        """
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.executemany(
+                "INSERT INTO pending VALUES (?, ?, ?)"
+                " ON CONFLICT (id) DO UPDATE SET chunks = MAX(chunks, excluded.chunks)",
+                documents,
+            )
+
+    def forget_strangers(self) -> int:
+        """Forget claims to documents that no shard holds, and leave their points; how many there were."""
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            return self._file.execute(
+                "DELETE FROM pending WHERE NOT EXISTS"
+                " (SELECT 1 FROM records AS r WHERE r.key = pending.key AND r.id = pending.id)"
+            ).rowcount
+
     def doubt_early_owners(self, shard: int) -> None:
         """What gave way to a later record that is gone now may come after the one that owns the id."""
         early = self._file.execute(

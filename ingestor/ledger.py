@@ -165,10 +165,20 @@ class Ledger:
         """Forget all documents, and that the collection must be made anew: until `set_identity`."""
         with self._file:
             self._file.execute("BEGIN")
-            for table in ("records", "pending", "intents", "failures"):
-                self._file.execute(f"DELETE FROM {table}")
-            self._file.execute("DELETE FROM shards WHERE key <> ?", (LEFT,))
+            self._clear()
             self._file.execute("INSERT OR REPLACE INTO meta VALUES ('recreate', '1')")
+
+    def disown(self) -> None:
+        """Forget all documents, and of which collection they were; nothing is to be dropped."""
+        with self._file:
+            self._file.execute("BEGIN")
+            self._clear()
+            self._file.execute("DELETE FROM meta WHERE name IN ('identity', 'recreate')")
+
+    def _clear(self) -> None:
+        for table in ("records", "pending", "intents", "failures"):
+            self._file.execute(f"DELETE FROM {table}")
+        self._file.execute("DELETE FROM shards WHERE key <> ?", (LEFT,))
 
     def plan(self, listing: Sequence[Shard], salt: bytes, *, full: bool = False, retry: bool = False) -> Plan:
         """Decide which shards to read; passed over is what is finished and unchanged, as is how it is read.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 
-from ingestor import bulk, wiring
+from ingestor import adoption, bulk, wiring
 from ingestor.account import begin_account, fill_account
 from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import Nowhere
@@ -118,6 +118,9 @@ async def _work(job: Job, report: Report) -> None:
         job.settings.source.sync == "append" or await job.in_ledger(ledger.is_empty)
     ):
         raise ConfigError(f"source.paths: no shard matches {', '.join(job.settings.source.paths)}")
+    if options.adopt and not options.recreate and not await adoption.take_over(job):
+        report.status = "stopped"
+        return
     if options.recreate:
         await open_encoder(job, job.listing.shards)  # the last thing that may refuse the run
         # The ledger forgets first: the other way round, a crash between the two would hide the loss.
@@ -176,6 +179,7 @@ def _held_back(job: Job) -> bool:
 async def _delete_left(job: Job, report: Report) -> None:
     """Under `mirror`, delete what left the source; else say how much it is."""
     source, documents, leaving = job.settings.source, report.documents, job.ledger.leaving
+    await adoption.complete(job)
     while not job.stop.is_set() and (orphans := await job.in_ledger(leaving.orphans, DELETED_AT_ONCE)):
         await _delete(job, orphans)  # half written by an interrupted run, and gone from the source since
         await job.in_ledger(leaving.forget_orphans, [id_ for id_, _ in orphans])

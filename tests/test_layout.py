@@ -92,6 +92,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "trace": (set(), set()),
     "job": (EVERYTHING, set()),
     "account": (EVERYTHING, set()),
+    "adoption": (EVERYTHING, set()),
     "bulk": (EVERYTHING, set()),
     "generations": ({"config", "model", "sink", "wiring"}, set()),
     "opening": (EVERYTHING, set()),

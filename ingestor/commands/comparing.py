@@ -12,7 +12,7 @@ import numpy as np
 
 from ingestor.errors import IngestorError
 from ingestor.holdings import Holding, Holdings
-from ingestor.identity import point_id
+from ingestor.identity import origin_of, point_id
 from ingestor.sink import Float32s, IndexState, Reader, Stored
 
 Embed = Callable[[Sequence[str]], Float32s]
@@ -21,7 +21,6 @@ Embed = Callable[[Sequence[str]], Float32s]
 FIELDS = ("document", "chunk", "chunks", "hash")
 COSINE = 0.999
 """Vectors of the same text by the same model are at least so close, whatever the precision."""
-MOST_CHUNKS = 1 << 31
 NAMED = 5
 LOOKED_UP = 256  # documents whose points are asked for at once
 
@@ -118,17 +117,9 @@ def verify_collection(
     return comparison
 
 
-def named(point: Stored) -> tuple[str, int] | None:
-    """The document and chunk that a point is of; None where this program did not write it."""
-    document, chunk = point.payload.get("document"), point.payload.get("chunk")
-    if not isinstance(document, str) or not isinstance(chunk, int) or not 0 <= chunk < MOST_CHUNKS:
-        return None
-    return (document, chunk) if point.id == point_id(document, chunk) else None
-
-
 def judge(point: Stored, holding: Holding | None) -> Kind:
     """What a point is, given what the state file says of its document."""
-    name = named(point)
+    name = origin_of(point.id, point.payload)
     if name is None:
         return Kind.FOREIGN
     if holding is None or name[1] >= holding.chunks:

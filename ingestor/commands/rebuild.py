@@ -18,12 +18,12 @@ import orjson
 
 from ingestor import wiring
 from ingestor.commands.common import alone
-from ingestor.commands.comparing import FIELDS, named
+from ingestor.commands.comparing import FIELDS
 from ingestor.commands.vectors import check_model
 from ingestor.config import Settings
 from ingestor.errors import IdentityMismatchError
 from ingestor.generations import own
-from ingestor.identity import as_ids, document_key
+from ingestor.identity import as_ids, document_key, origin_of
 from ingestor.ledger import Ledger
 from ingestor.lock import Lock
 from ingestor.lookup import LEFT, state_error
@@ -118,7 +118,7 @@ def gathered(
 def rows(page: Sequence[Stored], rebuilt: Rebuilt) -> Iterator[tuple[int, str, int, int, bytes]]:
     """Rows of the scratch table, for the points that are of this program."""
     for point in page:
-        if name := named(point):
+        if name := origin_of(point.id, point.payload):
             rebuilt.points += 1
             yield document_key(name[0]), *name, *version(point.payload)
         else:

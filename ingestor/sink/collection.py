@@ -117,7 +117,7 @@ def ensure(
     return found.differences(target) if found else []
 
 
-def check_filled(target: Target, identity: Mapping[str, Any], *, adopt: bool = False) -> list[str]:
+def check_filled(target: Target, identity: Mapping[str, Any]) -> list[str]:
     """See that a collection is there, and is the one that a state file says has documents in it.
 
     Returns:
@@ -128,14 +128,13 @@ def check_filled(target: Target, identity: Mapping[str, Any], *, adopt: bool = F
     """
     with store_of(target) as store:
         known, settings = store.identity(), store.settings()
-    if known is None and not adopt:
+    if known is None:
         raise IdentityMismatchError(
             f"{target}: the state file has documents stored there, but there is no such collection of this"
             " program; nothing was written. Name the collection that belongs to the state file, or --recreate"
             " to embed everything anew"
         )
-    if known is not None:
-        check_state(known, target, identity, adopt=adopt)
+    check_state(known, target, identity)
     return differences(settings, target)
 
 
