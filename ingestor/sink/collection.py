@@ -173,8 +173,9 @@ def check_state(
     if known.get("state") != identity.get("state") and not adopt:
         raise IdentityMismatchError(
             f"{target}: it was written from another state file (id {known.get('state')}, not"
-            f" {identity.get('state')}); nothing was written. Use that state file, --adopt to take the"
-            " collection over, or --recreate to drop it"
+            f" {identity.get('state')}); nothing was written. Use that state file; if it is lost,"
+            " `status --rebuild` makes it again. --adopt takes the collection over and embeds all anew;"
+            " --recreate drops it"
         )
 
 

@@ -14,7 +14,7 @@ from ingestor.errors import NothingThereError, SinkError
 from ingestor.sink import Float32s, Hit, IndexState, RefusedError, Stored, Target
 from ingestor.sink.connection import Connection, metadata_of
 
-PAGE = 256  # points read at once
+PAGE, BARE_PAGE = 256, 1024  # points read at once, with and without their vectors
 QUERIES_PER_REQUEST = 32
 ALL = qdrant.WithPayloadSelector(enable=True)
 
@@ -83,7 +83,7 @@ class ServerReader:
         """Every point, a page at a time."""
         request = qdrant.ScrollPoints(
             collection_name=self._target.collection,
-            limit=PAGE,
+            limit=PAGE if vectors else BARE_PAGE,
             with_payload=_selected(fields),
             with_vectors=qdrant.WithVectorsSelector(enable=vectors),
         )
