@@ -15,6 +15,7 @@ from ingestor import __version__, trace
 from ingestor.ending import in_words
 from ingestor.errors import IngestorError
 from ingestor.launch import Launch, Outputs, complain
+from ingestor.usage import COMPLETION, Commands, examples, name_of, with_command
 
 if TYPE_CHECKING:
     from ingestor.config import Settings
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 """What typer raises for a wrong command line; it does not export it."""
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(cls=Commands, rich_markup_mode=None, no_args_is_help=True)
 
 
 Config = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration, in YAML.")]
@@ -40,11 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def execute(arguments: list[str]) -> int:
     """Run one command; options without a command are those of `run`."""
-    if arguments and arguments[0].startswith("-") and arguments[0] not in ("--help", "--version"):
-        arguments = ["run", *arguments]
+    command: Any = typer.main.get_command(app)
+    options = {"prog_name": name_of(arguments), "complete_var": COMPLETION, "standalone_mode": False}
     try:
-        command = typer.main.get_command(app)
-        return command.main(arguments, prog_name="python -m ingestor", standalone_mode=False) or 0
+        return command.main(with_command(arguments), **options) or 0
     except USAGE_ERROR as error:
         complain(f"{error.format_message()} See --help.")
         return 2
@@ -59,23 +59,35 @@ def execute(arguments: list[str]) -> int:
         return 1
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(
+    invoke_without_command=True,
+    epilog=examples(
+        "check --config my.yaml", "--config my.yaml", 'search --config my.yaml "what do I look for?"'
+    ),
+)
 def version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     """Stream text shards through an encoder into Qdrant, and keep the collection in step with them.
 
-    Without a command: run.
+    Without a command it is `run`: python -m ingestor --config my.yaml --limit 1000. COMMAND --help says more.
     """
     if show:
         typer.echo(f"ingestor {__version__}")
         raise typer.Exit
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "--config my.yaml",
+        "--config my.yaml --dry-run --chunks chunks.jsonl --limit 20",
+        "--config my.yaml --set qdrant.collection=trial --report report.json",
+    )
+)
 def run(
     config: Config,
     overrides: Overrides = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Read this many documents; finish no shard, delete nothing.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Read this many documents; finish no shard, delete nothing."),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Embed everything again, in place.")] = False,
     recreate: Annotated[
@@ -135,11 +147,16 @@ def run(
     raise typer.Exit(Launch(config, overrides or [], options, outputs).run())
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        'search --config my.yaml "who wrote it?" -k 3 --filter lang=en',
+        "search --config my.yaml --queries queries.jsonl --json",
+    )
+)
 def search(
     config: Config,
-    text: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
-    hits: Annotated[int, typer.Option("-k", min=1, help="How many chunks to find.")] = 5,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for.")] = None,
+    hits: Annotated[int, typer.Option("-k", min=1, metavar="N", help="How many chunks to find.")] = 5,
     queries: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Many queries: JSON Lines with _id and text.")
     ] = None,
@@ -164,9 +181,9 @@ def search(
     show(command.as_json(answers) if as_json else command.as_text(answers))
 
 
-@app.command()
+@app.command(epilog=examples("check --config my.yaml", "check --config my.yaml --json"))
 def check(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Look at everything a run needs, and say what to do about what is missing."""
+    """Say what a run would stumble over, and what to do about it."""
     from ingestor.commands import check as command
 
     settings = read_settings(config, overrides)
@@ -180,7 +197,7 @@ def check(config: Config, overrides: Overrides = None, as_json: AsJson = False) 
     raise typer.Exit(command.exit_code(findings))
 
 
-@app.command()
+@app.command(epilog=examples("status --config my.yaml", "status --config my.yaml --rebuild"))
 def status(
     config: Config,
     rebuild: Annotated[
@@ -200,7 +217,7 @@ def status(
     show(command.as_json(found) if as_json else command.as_text(found))
 
 
-@app.command()
+@app.command(epilog=examples("verify --config my.yaml", "verify --config my.yaml --sample 1000"))
 def verify(
     config: Config,
     sample: Annotated[
@@ -219,7 +236,7 @@ def verify(
     command.require_same(settings, found)
 
 
-@app.command()
+@app.command(epilog=examples("failures --config my.yaml", "failures --config my.yaml --retry"))
 def failures(
     config: Config,
     retry: Annotated[

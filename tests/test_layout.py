@@ -19,7 +19,8 @@ EVERYTHING = {"*"}
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "__init__": (set(), set()),
     "__main__": ({"cli"}, set()),
-    "cli": ({"__init__", "commands", "config", "generations", "ending", "launch", "trace"}, set()),
+    "cli": ({"__init__", "commands", "config", "generations", "ending", "launch", "trace", "usage"}, set()),
+    "usage": (set(), set()),
     "launch": (
         {
             *("config", "display", "ending", "history", "page", "pipeline", "progress", "publish"),
