@@ -46,7 +46,7 @@ def execute(arguments: list[str]) -> int:
     try:
         return command.main(with_command(arguments), **options) or 0
     except USAGE_ERROR as error:
-        complain(f"{error.format_message()} See --help.")
+        complain(f"{error.format_message().rstrip('.')}; see --help")
         return 2
     except IngestorError as error:
         complain(in_words(error))
@@ -263,7 +263,7 @@ def failures(
     show(command.as_json(found) if as_json else command.as_text(found))
 
 
-@app.command()
+@app.command(epilog=examples("promote --config my.yaml"))
 def promote(
     config: Config,
     sample: Annotated[
@@ -278,7 +278,7 @@ def promote(
     show(command.promote(settings, sample=sample, note=partial(typer.echo, err=True)))
 
 
-@app.command()
+@app.command(epilog=examples("rollback --config my.yaml"))
 def rollback(config: Config, overrides: Overrides = None) -> None:
     """Let the alias point at the collection that was live before (server only)."""
     from ingestor.commands import promote as command

@@ -1,6 +1,7 @@
 """The command line: what is run, how it ends, what is said; over a stand-in for the pipeline."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -8,8 +9,9 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import typer
 
-from ingestor import __version__, cli, ending
+from ingestor import __version__, cli, ending, usage
 from ingestor.errors import (
     ConfigError,
     IdentityMismatchError,
@@ -53,6 +55,53 @@ def test_help_names_every_command(capsys):
     assert cli.execute(["--help"]) == 0
     said = capsys.readouterr().out
     assert all(f"  {command} " in said for command in ("run", "search", "check", "status"))
+
+
+def test_help_has_the_options_of_a_run(capsys):
+    assert cli.execute(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(option in said for option in ("--config FILE", "--dry-run", "--drain-timeout SECONDS"))
+
+
+COMMANDS = [*typer.main.get_command(cli.app).commands]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_ends_with_examples_that_hold(command, capsys):
+    """What is shown is a command line that the program takes."""
+    assert cli.execute([command, "--help"]) == 0
+    shown = capsys.readouterr().out.partition("Examples:")[2].splitlines()
+    examples = [line.removeprefix("    ") for line in shown if line.startswith("    python -m ingestor ")]
+    assert examples
+    for example in examples:
+        words = usage.with_command(shlex.split(example.removeprefix("python -m ingestor ")))
+        assert words[0] == command
+        typer.main.get_command(cli.app).commands[command].make_context(command, words[1:])
+
+
+@pytest.mark.parametrize("columns", [20, 40, 200])
+def test_help_fits_any_terminal(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert cli.execute(["--help"]) == 0
+    assert "--dry-run" in capsys.readouterr().out
+
+
+def test_shells_can_complete(capsys, monkeypatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    with pytest.raises(SystemExit, match="0"):
+        cli.execute(["--show-completion", "bash"])
+    assert "complete -o default -F _ingestor_completion ingestor" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("typed", "offered"), [("ver", "verify"), ("run --dry", "--dry-run")])
+def test_completions(typed, offered, capsys, monkeypatch):
+    """What the script of `--show-completion` asks, and what it is told."""
+    monkeypatch.setenv("COMP_WORDS", f"ingestor {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    monkeypatch.setenv(usage.COMPLETION, "complete_bash")
+    with pytest.raises(SystemExit):
+        cli.execute([])
+    assert capsys.readouterr().out.split() == [offered]
 
 
 def test_help_is_there_at_once():
