@@ -14,7 +14,7 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 # Dependencies are a layer of their own: a change of the code does not fetch them again.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY ingestor/__init__.py ingestor/
-RUN pip install -c constraints.txt --extra-index-url "$TORCH_INDEX" ".[quickstart]"
+RUN pip install -c constraints.txt --extra-index-url "$TORCH_INDEX" ".[quickstart,http,s3,gcs,azure]"
 COPY ingestor ingestor
 RUN pip install --no-deps --force-reinstall .
 

@@ -50,7 +50,7 @@ class Source(Section):
     """Which documents there are, and what of them is read."""
 
     paths: Texts
-    """Files, folders (walked) and patterns (`**` spans folders), from the working directory on."""
+    """Files, folders (walked) and patterns (`**` spans folders), from the working directory on; and URLs."""
     root: Text | None = None
     """The folder that shards are named relative to; null: the common folder of the fixed parts of `paths`."""
     format: Literal["auto", "jsonl", "csv", "tsv", "parquet", "text", "mediawiki"] = "auto"
@@ -296,17 +296,3 @@ def load(path: Path, overrides: Sequence[str] = (), environ: Mapping[str, str] |
         return Settings.model_validate(layers.values)
     except ValidationError as error:
         raise ConfigError("\n".join(describe(error, Settings, layers))) from None
-
-
-def refuse_unbuilt(settings: Settings) -> None:
-    """Refuse settings that ask for what this version cannot do, rather than pass over them.
-
-    Raises:
-        ConfigError: with a line for each.
-    """
-    unbuilt = [
-        ("source.paths", next((path for path in settings.source.paths if "://" in path), None)),
-    ]
-    refused = [f"{name}: {value} is not built yet; leave it out" for name, value in unbuilt if value]
-    if refused:
-        raise ConfigError("\n".join(refused))

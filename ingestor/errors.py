@@ -84,6 +84,18 @@ class SourceError(IngestorError):
         self.detail = detail
 
 
+class TransientSourceError(SourceError):
+    """The same request may succeed a little later.
+
+    Args:
+        retry_after_s: what the server asks to wait; None where it says nothing.
+    """
+
+    def __init__(self, kind: str, detail: str, retry_after_s: float | None = None) -> None:
+        super().__init__(kind, detail)
+        self.retry_after_s = retry_after_s
+
+
 class SinkError(IngestorError):
     """The collection refused a request, or the engine failed."""
 

@@ -18,7 +18,7 @@ from ingestor.buffers import sweep
 from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import copy_state
 from ingestor.engine import Engine
-from ingestor.errors import ConfigError, IdentityMismatchError
+from ingestor.errors import ConfigError, IdentityMismatchError, SourceError
 from ingestor.generations import Standing
 from ingestor.ledger import Ledger
 from ingestor.lock import Lock
@@ -29,6 +29,7 @@ from ingestor.sink import check_target
 from ingestor.sink.collection import check_filled
 from ingestor.sink.pool import SinkPool
 from ingestor.sources.listing import Listing
+from ingestor.sources.remote import Remote
 from ingestor.tally import Tally
 
 P = ParamSpec("P")
@@ -63,6 +64,7 @@ class Job:
     state: Path
     ledger: Ledger
     unpack: ThreadPoolExecutor
+    remote: Remote
     open_pool: OpenPool
     workers: ProcessPoolExecutor | None = None
     sinks: SinkPool | None = None
@@ -114,7 +116,9 @@ async def open_job(
     for pool in (unpack, thread):  # ended off the loop, for a thread may hang in a dead disk
         stack.push_async_callback(asyncio.to_thread, pool.shutdown, cancel_futures=True)
     loop = asyncio.get_running_loop()
-    listing = await loop.run_in_executor(unpack, wiring.listing_of, settings)
+    remote = Remote()
+    stack.push_async_callback(asyncio.to_thread, remote.close)
+    listing = await list_source(settings, remote, unpack, stop)
     spec = await loop.run_in_executor(unpack, wiring.spec_of, settings)
     standing = await loop.run_in_executor(unpack, generations.stand, settings, spec)
     if options.recreate and standing.alias and standing.is_live:
@@ -152,6 +156,7 @@ async def open_job(
         state=state,
         ledger=ledger,
         unpack=unpack,
+        remote=remote,
         open_pool=open_pool,
     )
     stack.push_async_callback(_close_ledger, job, fresh)
@@ -166,6 +171,28 @@ async def _close_ledger(job: Job, fresh: bool) -> None:
     await job.in_ledger(job.ledger.close)
     if fresh and not job.is_known:
         job.state.unlink(missing_ok=True)
+
+
+async def list_source(
+    settings: Settings, remote: Remote, unpack: ThreadPoolExecutor, stop: asyncio.Event
+) -> Listing:
+    """Find the shards; after a stop nothing is found."""
+
+    async def end_at_stop() -> None:
+        await stop.wait()
+        remote.abort()
+
+    listing = Listing([], [])
+    loop = asyncio.get_running_loop()
+    async with asyncio.TaskGroup() as group:
+        watch = group.create_task(end_at_stop(), name="watch")
+        try:
+            listing = await loop.run_in_executor(unpack, wiring.listing_of, settings, remote)
+        except SourceError:
+            if not stop.is_set():
+                raise
+        watch.cancel()
+    return listing
 
 
 async def check_identity(job: Job) -> None:

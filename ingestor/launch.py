@@ -60,7 +60,6 @@ class Launch:
         progress, report, failure = self._progress, self._progress.report, None
         try:
             settings = self._settings = config.load(self._file, self._overrides)
-            config.refuse_unbuilt(settings)
             report.target, report.collection = settings.qdrant.target, settings.qdrant.collection
             self._say("run", f"into collection {settings.qdrant.named}, {report.target}")
             asyncio.run(self._ingest(settings, signals))

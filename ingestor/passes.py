@@ -101,6 +101,7 @@ class Pass:
             max_line_bytes=source.max_line_bytes,
             unpack=job.unpack,
             stop=self._enough,
+            remote=job.remote,
         )
         self._start(group, "read", reading, None, blocks)
         assert job.workers is not None
@@ -232,6 +233,7 @@ class Pass:
         await self._job.stop.wait()
         self._job.progress.note = "stopping: what is packed is still written"
         self._enough.set()
+        self._job.remote.abort()
         await asyncio.sleep(self._job.options.drain_timeout_s)
         if self._job.sinks is not None:
             self._job.sinks.kill()  # else closing them would wait for the call that they are in

@@ -17,7 +17,7 @@ from ingestor import adoption, bulk, wiring
 from ingestor.account import begin_account, fill_account
 from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import Nowhere
-from ingestor.errors import ConfigError, IngestorError, WorkerDiedError
+from ingestor.errors import IngestorError, WorkerDiedError
 from ingestor.identity import salt_of
 from ingestor.job import Job, OpenPool, check_identity, open_job
 from ingestor.opening import open_encoder, open_sinks
@@ -27,6 +27,7 @@ from ingestor.report import Report
 from ingestor.settle import Sinks, delete_points
 from ingestor.sink.pool import SinkPool
 from ingestor.sink.remarks import remarks
+from ingestor.sources.listing import no_shards
 from ingestor.telemetry import logger
 
 DELETED_AT_ONCE = 10_000
@@ -112,12 +113,15 @@ def kill_workers() -> None:
 async def _work(job: Job, report: Report) -> None:
     """Plan, read what is new, sort out what left, and close the account."""
     ledger, tally, options = job.ledger, job.tally, job.options
+    if job.stop.is_set():  # perhaps before all shards were listed
+        report.status = "stopped"
+        return
     await bulk.restore(job)
     await check_identity(job)
     if not job.listing.shards and (
         job.settings.source.sync == "append" or await job.in_ledger(ledger.is_empty)
     ):
-        raise ConfigError(f"source.paths: no shard matches {', '.join(job.settings.source.paths)}")
+        raise no_shards(job.settings.source.paths, job.listing)
     if options.adopt and not options.recreate and not await adoption.take_over(job):
         report.status = "stopped"
         return

@@ -12,6 +12,7 @@ from ingestor.model import ModelSpec
 from ingestor.sink import Target
 from ingestor.sources import Fields, listing
 from ingestor.sources.listing import Listing
+from ingestor.sources.remote import Remote
 
 CHUNKING = 1
 """Raise it when chunk.py cuts the same text in another way."""
@@ -19,8 +20,8 @@ CHARS_PER_TOKEN = 6
 """Bounds chunks of text that the vocabulary hardly covers; English has 4 to 5."""
 
 
-def listing_of(settings: Settings) -> Listing:
-    return listing.list_shards(settings.source.paths, settings.source.root)
+def listing_of(settings: Settings, remote: Remote) -> Listing:
+    return listing.list_shards(settings.source.paths, settings.source.root, remote)
 
 
 def fields_of(settings: Settings) -> Fields:

@@ -11,7 +11,10 @@ from ingestor.records import Document, Failure, RawBlock, Shard, ShardEnd, Skipp
 from ingestor.sources import Fields, documents
 from ingestor.sources.listing import list_shards
 from ingestor.sources.read import read_blocks
+from ingestor.sources.remote import Remote
+from ingestor.sources.stores import Patience
 
+QUICK = Patience(connect_s=2, read_s=0.5, tries=3, total_s=5)
 FIELDS = Fields(text=("text",), id="id", id_scope="collection", metadata=())
 
 
@@ -23,6 +26,7 @@ async def read_shards(
     block_bytes: int = 1 << 18,
     max_line_bytes: int = 1 << 26,
     ahead: int = 4,
+    remote: Remote | None = None,
 ) -> list[RawBlock]:
     """All blocks of these shards."""
     async with asyncio.timeout(60):
@@ -35,6 +39,7 @@ async def read_shards(
                 max_line_bytes=max_line_bytes,
                 unpack=unpack,
                 stop=asyncio.Event(),
+                remote=remote,
                 ahead=ahead,
             )
             return [block async for block in blocks]
@@ -65,13 +70,21 @@ async def read_paths(
     format: str = "auto",  # noqa: A002
     block_bytes: int = 1 << 18,
     max_line_bytes: int = 1 << 26,
+    patience: Patience = QUICK,
 ) -> Reading:
     """List, read and parse."""
-    listing = list_shards([str(path) for path in paths])
+    with Remote(patience) as remote:
+        listing = await asyncio.to_thread(list_shards, [str(path) for path in paths], None, remote)
+        blocks = await read_shards(
+            listing.shards,
+            format=format,
+            fields=fields,
+            block_bytes=block_bytes,
+            max_line_bytes=max_line_bytes,
+            remote=remote,
+        )
     reading = Reading(warnings=listing.warnings)
-    for block in await read_shards(
-        listing.shards, format=format, fields=fields, block_bytes=block_bytes, max_line_bytes=max_line_bytes
-    ):
+    for block in blocks:
         reading.failures += block.failures
         if block.end:
             reading.ends[block.shard.name] = block.end

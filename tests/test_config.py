@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestor.config import Settings, load, refuse_unbuilt
+from ingestor.config import Settings, load
 from ingestor.errors import ConfigError
 
 MINIMAL = "source: {paths: [shards]}\n"
@@ -50,7 +50,7 @@ def test_state_is_named_after_the_collection(config):
 
 @pytest.mark.parametrize("path", sorted(Path("configs").glob("*.yaml")), ids=str)
 def test_shipped_configurations_are_valid(path):
-    refuse_unbuilt(load(path, environ={}))
+    load(path, environ={})
 
 
 @pytest.mark.parametrize(
@@ -299,15 +299,3 @@ class TestMistakes:
         (tmp_path / "a.yaml").write_bytes(b"source: \xff")
         with pytest.raises(ConfigError, match="not UTF-8 text at byte 8"):
             load(tmp_path / "a.yaml", environ={})
-
-
-@pytest.mark.parametrize(
-    ("override", "name"),
-    [
-        ("source.paths=[a, 's3://b/c']", "source.paths"),
-    ],
-)
-def test_what_is_not_built_is_refused(config, override, name):
-    refuse_unbuilt(config(MINIMAL))
-    with pytest.raises(ConfigError, match=rf"^{name}: .* is not built yet"):
-        refuse_unbuilt(config(MINIMAL, override))

@@ -78,10 +78,9 @@ def test_what_is_no_file_is_a_warning(tmp_path: Path) -> None:
     assert [warning[:2] for warning in listing.warnings] == [("gone", "vanished"), ("pipe", "not_a_file")]
 
 
-@pytest.mark.parametrize("path", ["nowhere.jsonl", "s3://bucket/*.jsonl"])
-def test_a_path_that_is_not_there_is_named(path: str) -> None:
-    with pytest.raises(ConfigError, match=path.replace("*", r"\*")):
-        list_shards([path])
+def test_a_path_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.jsonl"):
+        list_shards(["nowhere.jsonl"])
 
 
 def test_a_pattern_may_match_nothing(tmp_path: Path) -> None:

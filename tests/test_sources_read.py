@@ -15,8 +15,9 @@ import pytest
 
 from ingestor.records import Shard
 from ingestor.sources.cutting import Limits
+from ingestor.sources.files import PIECE_BYTES
 from ingestor.sources.listing import list_shards
-from ingestor.sources.read import PIECE_BYTES, _read_shard, open_shard, read_blocks
+from ingestor.sources.read import _read_shard, open_shard, read_blocks
 from tests.reading import FIELDS, read_paths, read_shards
 
 

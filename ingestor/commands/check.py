@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ingestor import wiring
 from ingestor.commands.common import Finding, alone
-from ingestor.config import Settings, refuse_unbuilt
+from ingestor.config import Settings
 from ingestor.errors import ConfigError, IngestorError
 from ingestor.generations import Standing, stand
 from ingestor.lock import Lock
@@ -19,6 +19,8 @@ from ingestor.lookup import read_status
 from ingestor.model import ModelSpec
 from ingestor.sink import check_target
 from ingestor.sink.remarks import remarks
+from ingestor.sources.listing import no_shards
+from ingestor.sources.remote import Remote
 
 MIB = 1 << 20
 LITTLE_DISK_BYTES = 1 << 30
@@ -71,14 +73,14 @@ def looked_at(name: str, look: Callable[[], str]) -> Finding:
 
 
 def about_config(settings: Settings) -> str:
-    refuse_unbuilt(settings)
     return f"into collection {settings.qdrant.collection}, {settings.qdrant.target}"
 
 
 def about_shards(settings: Settings) -> str:
-    listing = wiring.listing_of(settings)
+    with Remote() as remote:
+        listing = wiring.listing_of(settings, remote)
     if not listing.shards:
-        raise ConfigError(f"source.paths: no shard matches {', '.join(settings.source.paths)}")
+        raise no_shards(settings.source.paths, listing)
     names = ", ".join(shard.name for shard in listing.shards[:FIRST_NAMES])
     more = ", ..." if len(listing.shards) > FIRST_NAMES else ""
     megabytes = sum(shard.size for shard in listing.shards) / 1e6

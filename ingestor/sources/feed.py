@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from codecs import IncrementalDecoder
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 from ingestor.errors import SourceError
 from ingestor.records import Shard, ShardEnd
@@ -24,6 +25,7 @@ class Feed:
         format: as asked; `auto` finds out.
         limits: of blocks and records.
         fields: what records have to have.
+        open_file: opens the shard anew, for formats that are not read from front to back.
 
     Attributes:
         format: what the first bytes tell.
@@ -31,7 +33,14 @@ class Feed:
         pushed: bytes of the file that were pushed.
     """
 
-    def __init__(self, shard: Shard, format: str, limits: Limits, fields: Fields) -> None:  # noqa: A002
+    def __init__(
+        self,
+        shard: Shard,
+        format: str,  # noqa: A002
+        limits: Limits,
+        fields: Fields,
+        open_file: Callable[[], BinaryIO],
+    ) -> None:
         self.format = "text"
         self.reads_file = False
         self.pushed = 0
@@ -39,6 +48,7 @@ class Feed:
         self._shard = shard
         self._limits = limits
         self._fields = fields
+        self._open_file = open_file
         self._unpacker: Unpacker | None = None
         self._packed = False
         self._head = b""
@@ -58,7 +68,8 @@ class Feed:
             self._unpacker = Unpacker(packing, max(self._limits.block_bytes, LEAST_STEP_BYTES))
             if parquet.begins(piece) and format_of(piece, self._shard.name, self._asked) == "parquet":
                 self.format, self.reads_file = "parquet", True
-                yield from parquet.read_file(self._shard, self._limits, self._fields)
+                with self._open_file() as file:
+                    yield from parquet.read_file(file, self._shard, self._limits, self._fields)
                 return
         for data in self._unpacker.push(piece):
             yield from self._decoded(data)

@@ -1,4 +1,4 @@
-"""Paths to shards: files, folders, patterns."""
+"""Paths to shards: files, folders, patterns; URLs are looked for in `remote_listing`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from ingestor.errors import LACKS, ConfigError, ResourceError, told
 from ingestor.records import Shard
-
-PASSED_OVER = (".tmp", ".crc", ".part", ".partial", ".crdownload", "~")
-MARKER_FILES = frozenset({"_SUCCESS", "_STARTED", "_COMMITTED"})
+from ingestor.sources.names import is_passed_over
+from ingestor.sources.remote import Remote
+from ingestor.sources.remote_listing import list_urls
+from ingestor.sources.urls import is_url, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +35,40 @@ class Listing:
         return [warning for warning in self.warnings if warning[1] == "unreadable"]
 
 
-def list_shards(paths: Sequence[str], root: str | None = None) -> Listing:
-    """Find the shards that `paths` name; nothing is opened.
+def list_shards(paths: Sequence[str], root: str | None = None, remote: Remote | None = None) -> Listing:
+    """Find the shards that `paths` name; nothing is read.
 
     Args:
-        paths: files, folders (walked) and patterns; what exists is no pattern, whatever its name.
-        root: what names are relative to; None: the common folder of the fixed parts of `paths`.
+        paths: files, folders (walked), patterns and URLs; what exists is no pattern, whatever its name.
+        root: what names of files are relative to; None: the common folder of the fixed parts of `paths`.
+        remote: the way to URLs; None where `paths` holds none.
 
     Raises:
-        ConfigError: a path that is no pattern does not exist.
+        ConfigError: a path that is no pattern does not exist; a URL cannot be read.
+        SourceError: stopped.
     """
+    listing = _list_files([path for path in paths if not is_url(path)], root)
+    if urls := [path for path in paths if is_url(path)]:
+        assert remote is not None
+        shards, warnings = remote.wait(list_urls(urls, remote))
+        listing = Listing(listing.shards + shards, listing.warnings + warnings)
+    return Listing(sorted(listing.shards, key=lambda shard: shard.name), listing.warnings)
+
+
+def no_shards(paths: Sequence[str], listing: Listing) -> ConfigError:
+    """Says that there is nothing to read, and what was met instead."""
+    named = ", ".join(shown(path) if is_url(path) else path for path in paths)
+    met = "".join(f"; {name}: {detail}" for name, kind, detail in listing.warnings if kind != "no_match")
+    return ConfigError(f"source.paths: no shard matches {named}{met}")
+
+
+def _list_files(paths: Sequence[str], root: str | None) -> Listing:
     found, unmatched = _Found(), list[tuple[str, str, str]]()
     for path in paths:
         if os.path.exists(path):
             found.take(path, passed_over=False)
-        elif "://" in path or not glob.has_magic(path):
-            raise _missing(path)
+        elif not glob.has_magic(path):
+            raise ConfigError(f"source.paths: {path!r} does not exist")
         else:
             matches = sorted(glob.glob(path, recursive=True))
             for match in matches:
@@ -65,7 +84,7 @@ def list_shards(paths: Sequence[str], root: str | None = None) -> Listing:
         for key, path in found.files.items()
     ]
     warnings = {(names[path], kind, detail) for path, kind, detail in found.odd}
-    return Listing(sorted(shards, key=lambda shard: shard.name), sorted(warnings) + unmatched)
+    return Listing(shards, sorted(warnings) + unmatched)
 
 
 def fingerprint_of(status: os.stat_result) -> str:
@@ -144,11 +163,6 @@ class _Found:
                     (links if entry.is_symlink() else folders).append(entry.path)
 
 
-def is_passed_over(name: str) -> bool:
-    """Whether a name says that the file is none of the user's: hidden, a marker, a checksum, half written."""
-    return name.startswith(".") or name in MARKER_FILES or name.lower().endswith(PASSED_OVER)
-
-
 def _unless_lacking(error: OSError) -> None:
     """What cannot be looked at for want of something is not odd itself.
 
@@ -185,9 +199,3 @@ def _fixed_part(path: str) -> str:
     while glob.has_magic(path):
         path = os.path.dirname(path)
     return os.path.abspath(path)
-
-
-def _missing(path: str) -> ConfigError:
-    if "://" in path:
-        return ConfigError(f"source.paths: {path}: URLs are not read yet; name a file, a folder or a pattern")
-    return ConfigError(f"source.paths: {path!r} does not exist")

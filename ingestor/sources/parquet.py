@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ingestor.errors import SourceError
 from ingestor.records import Document, Failure, RawBlock, Shard, Skipped
 from ingestor.sources.cutting import Cut, Limits, Splitter, too_long
 from ingestor.sources.fields import Fields, document, find
-from ingestor.sources.files import open_regular
 from ingestor.sources.values import RecordError
 
 if TYPE_CHECKING:
@@ -38,8 +37,14 @@ def splitter(shard: str, limits: Limits, fields: Fields) -> Splitter:
     raise SourceError("wrong_format", "a Parquet file that is packed once more; unpack it first")
 
 
-def read_file(shard: Shard, limits: Limits, fields: Fields) -> Iterator[Cut]:
+def read_file(raw: BinaryIO, shard: Shard, limits: Limits, fields: Fields) -> Iterator[Cut]:
     """Give the rows of a file in blocks; holds some thousand rows at a time.
+
+    Args:
+        raw: the file, which can be read anywhere.
+        shard: its name and size.
+        limits: of blocks and records.
+        fields: tells the columns.
 
     Raises:
         SourceError: missing_column, unsupported_type, corrupt_input or unreadable (encrypted).
@@ -49,10 +54,7 @@ def read_file(shard: Shard, limits: Limits, fields: Fields) -> Iterator[Cut]:
 
         from ingestor.sources.columns import chosen_columns, plain
 
-        with (
-            open(shard.path, "rb", opener=open_regular) as raw,
-            pq.ParquetFile(raw, page_checksum_verification=True, buffer_size=BUFFER_BYTES) as file,
-        ):
+        with pq.ParquetFile(raw, page_checksum_verification=True, buffer_size=BUFFER_BYTES) as file:
             columns = chosen_columns(file.schema_arrow, fields)
             place, size, total = 1, 0, max(1, file.metadata.num_rows)
             for number in range(file.num_row_groups):

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-
-import aiofiles
+from functools import partial
+from typing import BinaryIO, Protocol
 
 from ingestor.errors import LACKS, ResourceError, SourceError, told
 from ingestor.records import RawBlock, Shard, ShardEnd
 from ingestor.sources.cutting import Cut, Limits
 from ingestor.sources.feed import Feed
 from ingestor.sources.fields import Fields
-from ingestor.sources.files import open_regular
-from ingestor.sources.listing import fingerprint_of
+from ingestor.sources.files import LocalFile
+from ingestor.sources.remote import Remote
+from ingestor.sources.remote_object import RemoteObject
+from ingestor.sources.urls import is_url
 
-PIECE_BYTES = 1 << 20
+
+class Source(Protocol):
+    """Where a shard's bytes come from, once its first piece is read."""
+
+    def rest(self) -> AsyncGenerator[bytes, None]:
+        """The pieces behind the first one; raises SourceError or OSError."""
+
+    def open(self) -> BinaryIO:
+        """A file that can be read anywhere, for one thread."""
+
+    def close(self) -> None:
+        """Let go of what is still open."""
+
+    def checked(self, end: ShardEnd) -> ShardEnd:
+        """How the reading ended, once more compared with what was listed; may block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +43,18 @@ class Opening:
     """A shard whose first piece was read ahead.
 
     Attributes:
+        source: gives the rest.
         feed: what cuts it.
-        first: its first block, if the first piece fills one.
+        first: its first block, if it is cut already.
         cuts: the further blocks of the first piece.
-        whole: no further piece is wanted.
-        inode: of the file that the first piece is from.
         broken: why there is no more to come, if there is a reason.
     """
 
     shard: Shard
+    source: Source
     feed: Feed
     first: Cut | None
     cuts: Iterator[Cut]
-    whole: bool
-    inode: int
     broken: SourceError | None = None
 
 
@@ -54,12 +67,13 @@ async def read_blocks(
     max_line_bytes: int,
     unpack: Executor,
     stop: asyncio.Event,
+    remote: Remote | None = None,
     ahead: int = 4,
 ) -> AsyncGenerator[RawBlock, None]:
     """Yield the shards' blocks in order; a stop ends the stream without the end of a shard.
 
-    While a shard is read, the beginnings of the next are read ahead in `unpack`'s threads. Holds of each no
-    more than a piece of the file and a block, or one record where that is larger.
+    While a shard is read, the beginnings of the next are read ahead. Holds of each no more than a piece and a
+    block, or one record where that is larger; of the one that is read some pieces more where it is remote.
 
     Args:
         shards: read in this order.
@@ -69,6 +83,7 @@ async def read_blocks(
         max_line_bytes: a longer record is refused, and not kept in memory.
         unpack: threads that unpack and split.
         stop: looked at before each piece and each block.
+        remote: the way to shards behind URLs; None where there are none.
         ahead: shards that are open at once.
     """
     limits = Limits(block_bytes, max_line_bytes)
@@ -78,10 +93,15 @@ async def read_blocks(
     try:
         while True:
             while len(opening) < ahead and (shard := next(waiting, None)):
-                opening.append(unpack.submit(open_shard, shard, format, limits, fields))
+                opening.append(_begin(shard, format, limits, fields, unpack, remote))
             if not opening:
                 return
-            opened = await asyncio.wrap_future(opening.popleft())
+            try:
+                opened = await _opened(opening.popleft(), remote)
+            except SourceError:
+                if stop.is_set():
+                    return
+                raise
             async with aclosing(_read_shard(opened, unpack, stop)) as blocks:
                 async for block in blocks:
                     if stop.is_set():
@@ -91,20 +111,58 @@ async def read_blocks(
     finally:
         for future in opening:
             future.cancel()
+            future.add_done_callback(_let_go)
+
+
+def _begin(
+    shard: Shard,
+    format: str,  # noqa: A002
+    limits: Limits,
+    fields: Fields,
+    unpack: Executor,
+    remote: Remote | None,
+) -> Future[Opening]:
+    if is_url(shard.path):
+        assert remote is not None
+        return remote.submit(open_object(shard, format, limits, fields, remote))
+    return unpack.submit(open_shard, shard, format, limits, fields)
 
 
 def open_shard(shard: Shard, format: str, limits: Limits, fields: Fields) -> Opening:  # noqa: A002
-    """Read a shard's first piece and cut its first block."""
-    feed = Feed(shard, format, limits, fields)
+    """Read a file's first piece and cut its first block."""
+    source = LocalFile(shard)
+    feed = Feed(shard, format, limits, fields, source.open)
     try:
-        with open(shard.path, "rb", opener=open_regular) as file:
-            inode = os.fstat(file.fileno()).st_ino
-            piece = file.read(PIECE_BYTES)  # less only at the end of the file
-        cuts = feed.push(piece)
-        first = next(cuts, None)
-        return Opening(shard, feed, first, cuts, feed.reads_file or len(piece) < PIECE_BYTES, inode)
+        cuts = feed.push(source.first())
+        return Opening(shard, source, feed, next(cuts, None), cuts)
     except (SourceError, OSError) as error:
-        return Opening(shard, feed, None, iter(()), True, 0, _told(error))
+        return Opening(shard, source, feed, None, iter(()), _told(error))
+
+
+async def open_object(
+    shard: Shard,
+    format: str,  # noqa: A002
+    limits: Limits,
+    fields: Fields,
+    remote: Remote,
+) -> Opening:
+    """Read a remote object's first piece, in the loop of `remote`; it is cut when its turn has come."""
+    source = RemoteObject(shard, remote)
+    feed = Feed(shard, format, limits, fields, source.open)
+    try:
+        return Opening(shard, source, feed, None, feed.push(await source.first()))
+    except SourceError as error:
+        return Opening(shard, source, feed, None, iter(()), error)
+
+
+async def _opened(future: Future[Opening], remote: Remote | None) -> Opening:
+    return await (remote.arrived(future) if remote else asyncio.wrap_future(future))
+
+
+def _let_go(future: Future[Opening]) -> None:
+    """Close what was opened and is not read."""
+    if not future.cancelled() and not future.exception():
+        future.result().source.close()
 
 
 async def _read_shard(
@@ -120,33 +178,34 @@ async def _read_shard(
                 taken = reached
     except (SourceError, OSError) as error:
         broken = _told(error)
+    finally:
+        opened.source.close()
     if stop.is_set():
         return
-    run = asyncio.get_running_loop().run_in_executor
-    rest, end = await run(unpack, opened.feed.finish, broken)
-    end = await run(unpack, _unless_changed, opened.shard, end)
+    run = partial(asyncio.get_running_loop().run_in_executor, unpack)
+    rest, end = await run(opened.feed.finish, broken)
+    end = await run(opened.source.checked, end)
     for cut in rest[:-1]:
         yield _block(opened, cut)
     last = rest[-1] if rest else Cut(0, 0, b"")
-    yield replace(_block(opened, last), taken=opened.shard.size - taken, end=end)
+    yield replace(_block(opened, last), taken=max(0, opened.shard.size - taken), end=end)
 
 
 async def _cut_shard(opened: Opening, unpack: Executor, stop: asyncio.Event) -> AsyncGenerator[Cut, None]:
-    """Yield what fills a block: of the piece that was read ahead, and then of the rest of the file."""
-    loop = asyncio.get_running_loop()
+    """Yield what fills a block: of the piece that was read ahead, and then of the rest of the shard."""
+    run = partial(asyncio.get_running_loop().run_in_executor, unpack)
     if opened.first:
         yield opened.first
-        while cut := await loop.run_in_executor(unpack, next, opened.cuts, None):
-            yield cut
-    if opened.whole:
+    while cut := await run(next, opened.cuts, None):
+        yield cut
+    if opened.broken or opened.feed.reads_file:
         return
-    async with aiofiles.open(opened.shard.path, "rb", buffering=0, opener=open_regular) as file:
-        if os.fstat(file.fileno()).st_ino != opened.inode:
-            raise SourceError("vanished", "another file took its place while it was read")
-        await file.seek(PIECE_BYTES)
-        while not stop.is_set() and (piece := await file.read(PIECE_BYTES)):
+    async with aclosing(opened.source.rest()) as pieces:
+        async for piece in pieces:
+            if stop.is_set():
+                return
             cuts = opened.feed.push(piece)
-            while cut := await loop.run_in_executor(unpack, next, cuts, None):
+            while cut := await run(next, cuts, None):
                 yield cut
 
 
@@ -166,15 +225,3 @@ def _told(error: SourceError | OSError) -> SourceError:
         raise ResourceError(told(error)) from error
     kind = "vanished" if isinstance(error, FileNotFoundError) else "unreadable"
     return SourceError(kind, error.strerror or str(error))
-
-
-def _unless_changed(shard: Shard, end: ShardEnd) -> ShardEnd:
-    """A file that is not what was listed any more may not be passed over next time."""
-    try:
-        same = fingerprint_of(os.stat(shard.path)) == shard.fingerprint
-    except OSError:
-        same = False
-    if same or end.errors:
-        return end
-    changed = ("changed", "the file changed after it was listed; it is read again next time")
-    return ShardEnd(False, warnings=(*end.warnings, changed))
