@@ -75,8 +75,8 @@ def free(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_full_disk_is_refused_and_a_nearly_full_one_told(tmp_path: Path, free) -> None:
     target = embedded(tmp_path)
-    free(200 << 20)
-    with pytest.raises(ResourceError, match="200 MiB are free, and the embedded engine needs 256 MiB"):
+    free(100 << 20)
+    with pytest.raises(ResourceError, match="100 MiB are free, and the embedded engine needs 128 MiB"):
         make(target)
     free(500 << 20)
     make(target)

@@ -13,8 +13,8 @@ NETWORK = re.compile(
     "afs|beegfs|ceph|cifs|davfs|gfs2|glusterfs|gpfs|lustre|nfs4?|ocfs2|pvfs2|smb3|smbfs"
     r"|fuse\.(sshfs|s3fs|rclone|gcsfuse|goofys|blobfuse2?|juicefs|glusterfs|ceph(-fuse)?|davfs|cvmfs2)"
 )
-LEAST_BYTES = 256 << 20
-"""Less than that is not worth beginning with: an empty collection and its log have half of it."""
+LEAST_BYTES = 128 << 20
+"""Less than that is not worth beginning with: the log alone may have 100 MB."""
 LITTLE_BYTES = 1 << 30
 
 
