@@ -82,6 +82,12 @@ def stand(settings: Settings, spec: ModelSpec) -> Standing:
     return Standing(named(settings, name), settings, family)
 
 
+def stand_alone(settings: Settings, spec: ModelSpec) -> Settings:
+    """The settings with the names of what they write to, as far as can be told without the server."""
+    derived = named(settings, name_of(settings.qdrant.collection, wiring.identity_of(settings, spec)))
+    return derived if Path(derived.state).exists() else named(settings, settings.qdrant.collection)
+
+
 def own(settings: Settings) -> Settings:
     """The settings with the names of what they write to; as they are where there is no alias."""
     return stand(settings, wiring.spec_of(settings)).settings if settings.qdrant.alias else settings

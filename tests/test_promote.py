@@ -137,8 +137,15 @@ def test_another_identity_is_built_beside_what_is_live(place, ask, client, qdran
     found = json.loads(ask("status", "--json", *setting(OTHER))[1])
     assert (found["live"], found["collection"], found["documents"]) == (first, second, COUNT)
     places = {one["collection"]: one["place"] for one in found["generations"]}
-    assert places == {first: "live", second: "never live"}
-    assert f"{second}: never live, hash:{DIMENSION}" in ask("status", *setting(OTHER))[1]
+    assert places == {first: "live", second: "not promoted yet"}
+    said = ask("status", *setting(OTHER))[1]
+    assert f"{second}: not promoted yet, hash:{DIMENSION} (this configuration)" in said
+    code, said, _ = ask("status", *setting(OTHER), "--set", "qdrant.grpc_port=1")
+    assert (code, "no Qdrant server can be reached" in said, f"documents   {COUNT}" in said) == (
+        0,
+        True,
+        True,
+    )
     verified = json.loads(ask("verify", "--json", *setting(OTHER))[1])
     assert (verified["collection"], verified["same"], verified["points"]) == (second, True, found["points"])
     assert ask("failures", *setting(OTHER))[1] == "none open\n"

@@ -11,9 +11,9 @@ from typing import Any
 from ingestor import wiring
 from ingestor.commands.rebuild import rebuild_state
 from ingestor.config import Settings
-from ingestor.generations import Standing, stand
+from ingestor.errors import SinkError
+from ingestor.generations import stand, stand_alone
 from ingestor.lookup import read_status
-from ingestor.sink.generation import Generation
 
 
 def status(settings: Settings) -> dict[str, Any]:
@@ -23,28 +23,34 @@ def status(settings: Settings) -> dict[str, Any]:
         NothingThereError: there is none yet.
         ConfigError: it is something else.
     """
-    standing = stand(settings, wiring.spec_of(settings)) if settings.qdrant.alias else None
-    settings = standing.settings if standing else settings
+    behind: dict[str, Any] = {}
+    if settings.qdrant.alias is not None:
+        settings, behind = behind_alias(settings)
     qdrant = settings.qdrant
     where = {"state": settings.state, "target": qdrant.target, "collection": qdrant.collection}
-    behind = behind_alias(standing) if standing else {}
     return where | behind | read_status(Path(settings.state))
 
 
-def behind_alias(standing: Standing) -> dict[str, Any]:
-    """Which collection is live, and what else stands behind the alias."""
+def behind_alias(settings: Settings) -> tuple[Settings, dict[str, Any]]:
+    """The settings of this configuration's collection; and which one is live, and what else there is, where
+    the server can be asked.
+    """
+    spec, alias = wiring.spec_of(settings), settings.qdrant.alias
+    try:
+        standing = stand(settings, spec)
+    except SinkError as error:
+        return stand_alone(settings, spec), {
+            "alias": alias,
+            "live": None,
+            "generations": None,
+            "error": str(error),
+        }
+    family = standing.family
     others = [
-        {"collection": one.name, "place": place_of(one, standing), "model": one.identity["vector"]["model"]}
-        for one in standing.family.generations
+        {"collection": one.name, "place": family.place(one), "model": one.identity["vector"]["model"]}
+        for one in family.generations
     ]
-    return {"alias": standing.alias, "live": standing.live, "generations": others}
-
-
-def place_of(generation: Generation, standing: Standing) -> str:
-    """What a collection is to the alias."""
-    if generation.name == standing.live:
-        return "live"
-    return "was live" if generation.turn else "never live"
+    return standing.settings, {"alias": alias, "live": standing.live, "generations": others}
 
 
 def rebuild(settings: Settings) -> Iterator[str]:
@@ -66,9 +72,10 @@ def as_json(found: dict[str, Any]) -> Iterator[str]:
 def as_text(found: dict[str, Any]) -> Iterator[str]:
     yield f"collection  {found['collection']}, {found['target']}"
     if alias := found.get("alias"):
-        yield f"alias       {alias}, points at {found['live'] or 'nothing yet'}"
-        for one in found["generations"]:
-            yield f"            {one['collection']}: {one['place']}, {one['model']}"
+        yield f"alias       {alias}, {found.get('error') or 'points at ' + (found['live'] or 'nothing yet')}"
+        for one in found["generations"] or ():
+            here = " (this configuration)" if one["collection"] == found["collection"] else ""
+            yield f"            {one['collection']}: {one['place']}, {one['model']}{here}"
     yield f"state       {found['state']}"
     yield f"documents   {found['documents']:,}"
     yield f"points      {found['points']:,}"

@@ -43,6 +43,12 @@ class Family:
         found = [one for one in self.generations if 0 < one.turn < turn]
         return sorted(found, key=lambda one: one.turn, reverse=True)
 
+    def place(self, generation: Generation) -> str:
+        """What one of them is to the alias, in words."""
+        if generation.name == self.live:
+            return "live"
+        return "was live" if generation.turn else "not promoted yet"
+
     @property
     def next_turn(self) -> int:
         return 1 + max((one.turn for one in self.generations), default=0)

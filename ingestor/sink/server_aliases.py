@@ -31,6 +31,11 @@ class ServerAliases:
         self._connection = Connection(target)
 
     def __enter__(self) -> Self:
+        try:
+            self._connection.greet()
+        except BaseException:
+            self._connection.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -47,7 +47,10 @@ def settings_of(info: qdrant.CollectionInfo, vector_name: str | None) -> dict[st
         found["datatype"] = "float32"
     if found["on_disk"] is None and vector.HasField("memory"):
         found["on_disk"] = _word(vector, "memory") == COLD
-    found |= flat("hnsw", _fields(config.hnsw_config) | _fields(vector.hnsw_config))
+    graph = _fields(config.hnsw_config) | _fields(vector.hnsw_config)
+    if "memory" in graph:
+        graph.setdefault("on_disk", graph["memory"] == COLD)
+    found |= flat("hnsw", graph)
     own = vector.quantization_config
     chosen = own if own.WhichOneof("quantization") else config.quantization_config
     if kind := chosen.WhichOneof("quantization"):
