@@ -11,8 +11,13 @@ SAME_FATE = 8
 """Points; where all of so many are refused, it is not for what is in them."""
 
 
-def write_or_bisect(write: Callable[[int, int], None], start: int, stop: int) -> list[Refusal]:
+def write_or_bisect(write: Callable[[int, int], None], start: int, stop: int, *, name: str) -> list[Refusal]:
     """Write points [start, stop); if they are refused, find those that are to blame and write the others.
+
+    Args:
+        write: writes some of them, or raises RefusedError.
+        start, stop: which.
+        name: of the collection, for people.
 
     Raises:
         SinkError: there are many of them, and all are refused.
@@ -20,7 +25,7 @@ def write_or_bisect(write: Callable[[int, int], None], start: int, stop: int) ->
     refused = _bisect(write, start, stop)
     kinds = {kind for _, kind, _ in refused}
     if len(refused) == stop - start >= SAME_FATE and kinds == {"refused"}:
-        raise SinkError(f"the collection refuses every point: {refused[0][2]}")
+        raise SinkError(f"{name}: it refuses every point: {refused[0][2]}")
     return refused
 
 

@@ -28,7 +28,9 @@ class EmbeddedSink:
         """Write points; they outlive this process at once, and a power failure after `flush`."""
         refused = []
         for start, stop in requests(points, 4 * vectors.shape[1]):
-            refused += write_or_bisect(lambda a, b: self._write(vectors, points, a, b), start, stop)
+            refused += write_or_bisect(
+                lambda a, b: self._write(vectors, points, a, b), start, stop, name=str(self._place)
+            )
         return refused
 
     def delete(self, ids: UInt8s) -> None:

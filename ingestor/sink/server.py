@@ -130,7 +130,7 @@ class ServerSink:
         def write(start: int, stop: int) -> None:
             self._persist(lambda: attempt(start, stop))
 
-        return write_or_bisect(write, sent.start, sent.stop)
+        return write_or_bisect(write, sent.start, sent.stop, name=str(self.target))
 
     def _finish(self, sent: Sent) -> None:
         """Wait for an answer, and learn from it how many requests the server bears."""
