@@ -116,8 +116,26 @@ def test_kill_in_the_middle_again_and_again(tmp_path, unbroken):
         process.communicate(timeout=10)
         assert len(place.recorded()) >= known
         known = len(place.recorded())
+        place.ask("verify", "--sample", "0")  # what was under way is in doubt, and nothing else is amiss
     assert known > 0
     run_again(place)
+    assert same_points(unbroken[0], place.points())
+
+
+@pytest.mark.slow
+def test_kill_and_the_loss_of_the_state_file(tmp_path, unbroken):
+    """What the killed run had half written is found among the points, and embedded again."""
+    place = workplace(tmp_path, COUNT)
+    process = place.start_run()
+    eventually(partial(has_recorded_more, place, than=0))
+    assert have_ended(kill_alone(process))
+    process.communicate(timeout=10)
+    known = len(place.recorded())
+    for path in place.folder.glob("state.sqlite3*"):
+        path.unlink()
+    place.ask("status", "--rebuild")
+    assert place.run().documents.get("unchanged", 0) >= known
+    place.ask("verify")
     assert same_points(unbroken[0], place.points())
 
 
