@@ -49,6 +49,7 @@ def update(place: Workplace, *operations: edge.UpdateOperation) -> None:
             shard.update(operation)
 
 
+@pytest.mark.slow
 def test_what_is_unchanged_is_not_embedded_again(place):
     recorded, points = place.recorded(), place.points()
     lose_state(place)
@@ -97,6 +98,7 @@ def test_what_is_incomplete_is_embedded_again(place):
     place.ask("verify", "--sample", "0")
 
 
+@pytest.mark.slow
 def test_a_server(qdrant_server, tmp_path):
     server = {"path": None, "url": qdrant_server.url, "grpc_port": qdrant_server.port}
     place = Workplace(tmp_path, qdrant=server)

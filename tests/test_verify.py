@@ -202,6 +202,7 @@ def test_a_collection_of_another_state_file(copy):
     assert "another state file" in err
 
 
+@pytest.mark.slow
 def test_a_server(qdrant_server, tmp_path):
     place = Workplace(
         tmp_path, qdrant={"path": None, "url": qdrant_server.url, "grpc_port": qdrant_server.port}
