@@ -12,7 +12,7 @@ import torch
 
 from ingestor.device import Device
 from ingestor.encoder import Encoder
-from ingestor.records import Batch, Points
+from ingestor.records import Batch, no_points
 
 SIZES = tuple(8192 << doublings for doublings in range(6))
 SLACK = 0.01
@@ -89,10 +89,8 @@ def made_up(budget: int, max_tokens: int, *, packed: bool) -> Batch:
     lengths = np.full(rows, 112) if not packed else random.lognormal(math.log(_MEDIAN_TOKENS), _SIGMA, rows)
     ends = np.cumsum(np.clip(lengths, 3, max_tokens).astype(np.int64))
     ends = ends[: max(1, int(np.searchsorted(ends, budget, side="right")))]
-    rows = len(ends)
-    nobody = Points(np.zeros(rows, np.int64), np.zeros((rows, 16), np.uint8), [b""] * rows)
     tokens = random.integers(5, 100, ends[-1], dtype=np.int32)
-    return Batch(tokens, np.concatenate([[0], ends]), nobody)
+    return Batch(tokens, np.concatenate([[0], ends]), no_points(len(ends)))
 
 
 def sweep_gpu(

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from ingestor.errors import ConfigError
+from ingestor.forms import mistake
 from ingestor.index_settings import Hnsw, Quantization
 from ingestor.layers import (
     Layers,
@@ -101,8 +102,12 @@ class Encoder(Section):
     """Branch, tag or commit of a hub model; the commit is recorded with the collection."""
     device: Annotated[str, AfterValidator(a_device)] = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`; `auto` takes a GPU where torch sees one."""
-    precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    runtime: Literal["auto", "torch", "openvino"] = "auto"
+    """What computes the model; openvino is for CPUs. `auto`: torch, and openvino for int8."""
+    precision: Literal["auto", "float32", "float16", "bfloat16", "int8"] = "auto"
     """Of the arithmetic; `auto`: float32 on a CPU, on a GPU what suits the model's family."""
+    quality_floor: Annotated[float, Field(ge=0, le=1)] = 0.99
+    """Least mean cosine to float32 that vectors of eight bits must have, or the run writes nothing."""
     pooling: Literal["auto", "mean", "cls", "last"] = "auto"
     """How token vectors become one; `auto`: as the model's own files say."""
     normalize: Literal["auto"] | bool = "auto"
@@ -115,6 +120,14 @@ class Encoder(Section):
     """Tokens in one batch; `auto` is measured at the start on a GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile on a GPU; `auto`: when half an hour of work or more lies ahead."""
+
+    @model_validator(mode="after")
+    def is_a_form(self) -> Encoder:
+        """Refuse what nothing can compute."""
+        form = {"device": self.device, "runtime": self.runtime, "precision": self.precision}
+        if found := mistake(model=self.model, compile_=self.compile, **form):
+            raise ValueError(found)
+        return self
 
 
 class Pipeline(Section):

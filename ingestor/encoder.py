@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,12 +14,12 @@ from torch.nn import functional
 from ingestor.buffers import Float32s
 from ingestor.device import Device, DeviceBatch
 from ingestor.errors import ConfigError, ModelError
-from ingestor.model import ModelSpec, Pooling
+from ingestor.model import ModelSpec
+from ingestor.padded import PaddedEncoder, TorchHidden
 from ingestor.records import Batch
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _FLOAT16_IS_SAFE = {"bert", "distilbert", "roberta", "xlm-roberta"}
-_TAKES_ANY_MASK = _FLOAT16_IS_SAFE | {"mpnet"}
 
 
 class Encoder(Protocol):
@@ -55,7 +57,7 @@ def load_encoder(spec: ModelSpec, *, device: Device, precision: str = "auto") ->
 
     if device.torch_device.type == "cuda" and spec.architecture in FAMILIES and dtype != torch.float32:
         return PackedEncoder(model, spec, attention=register_varlen())
-    return PaddedEncoder(model, spec)
+    return PaddedEncoder(TorchHidden(model, spec), spec)
 
 
 def choose_dtype(spec: ModelSpec, device: Device, precision: str) -> torch.dtype:
@@ -76,20 +78,15 @@ def load_model(spec: ModelSpec, dtype: torch.dtype) -> Any:
         ModelError: transformers cannot load it, or some of its weights are missing.
     """
     from transformers import AutoModel
-    from transformers.utils import logging
 
-    shown = logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        model, loading = AutoModel.from_pretrained(
-            spec.folder, local_files_only=True, dtype=dtype, output_loading_info=True
-        )
+        with quiet_transformers():
+            model, loading = AutoModel.from_pretrained(
+                spec.folder, local_files_only=True, dtype=dtype, output_loading_info=True
+            )
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{spec.name}: transformers cannot load it: {reason}") from error
-    finally:
-        logging.set_verbosity(shown)
     missing = sorted(name for name in loading["missing_keys"] if not name.startswith("pooler."))
     if missing:
         raise ModelError(f"{spec.name}: {spec.folder} lacks the weights {', '.join(missing[:3])} …")
@@ -99,62 +96,18 @@ def load_model(spec: ModelSpec, dtype: torch.dtype) -> Any:
     return model.eval().requires_grad_(False)
 
 
-class PaddedEncoder:
-    """Runs any model of transformers on a rectangle of tokens; best with chunks of like length together."""
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Without its remarks and progress bars."""
+    from transformers.utils import logging
 
-    packed = False
-
-    def __init__(self, model: Any, spec: ModelSpec) -> None:
-        self.dimension = spec.dimension
-        self._model = model
-        self._pooling: Pooling = spec.pooling
-        self._normalize = spec.normalize
-        self._padding = model.config.pad_token_id or 0
-        self._takes_any_mask = spec.architecture in _TAKES_ANY_MASK
-        if spec.architecture == "mpnet":
-            _keep_position_bias(model)
-
-    def forward(self, batch: DeviceBatch) -> Tensor:
-        longest = batch.longest
-        places = torch.arange(longest, device=batch.tokens.device)
-        lengths = batch.offsets.diff()
-        if len(batch.tokens) == batch.rows * longest:  # no mask needed: attention is faster without
-            hidden = self._model(input_ids=batch.tokens.view(-1, longest)).last_hidden_state
-            mask = torch.ones((), device=hidden.device)
-        else:
-            real = places < lengths[:, None]
-            source = (batch.offsets[:-1, None] + places).clamp_(max=len(batch.tokens) - 1)
-            tokens = torch.where(real, batch.tokens[source], self._padding)
-            hidden = self._model(input_ids=tokens, attention_mask=self._mask(real)).last_hidden_state
-            mask = real[:, :, None]
-        return finish(self._pool(hidden, mask, lengths), self._normalize)
-
-    def _mask(self, real: Tensor) -> Tensor:
-        """For bool[n, longest]. On a GPU as what is added to attention's scores where the model takes that:
-        it is used as it is, while transformers looks into a mask of ones and zeros, and waits for that.
-        """
-        if real.device.type == "cpu" or not self._takes_any_mask:
-            return real.long()
-        added = torch.zeros(real.shape, dtype=self._model.dtype, device=real.device)
-        added.masked_fill_(~real, torch.finfo(added.dtype).min)
-        return added[:, None, None, :].expand(-1, -1, real.shape[1], -1)
-
-    def _pool(self, hidden: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:
-        if self._pooling == "cls":
-            return hidden[:, 0]
-        if self._pooling == "last":
-            rows = torch.arange(len(hidden), device=hidden.device)
-            return hidden[rows, lengths - 1]
-        return (hidden * mask).sum(1, dtype=torch.float32) / lengths[:, None]
-
-
-def _keep_position_bias(model: Any) -> None:
-    """Have MPNet use one bias of positions for all batches: transformers makes one for each row of each, some
-    of its versions on the host, which the device then waits for.
-    """
-    most = model.config.max_position_embeddings
-    bias = model.encoder.compute_position_bias(torch.empty(1, most, 0, device=model.device))
-    model.encoder.compute_position_bias = lambda hidden: bias[:, :, : hidden.shape[1], : hidden.shape[1]]
+    shown = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(shown)
 
 
 class HashEncoder:
@@ -189,12 +142,6 @@ def _mix(numbers: Tensor) -> Tensor:
     """Spread each int64 over all its bits; overflow wraps around."""
     numbers = (numbers ^ (numbers >> 29)) * 0x3F58476D1CE4E5B9
     return (numbers ^ (numbers >> 32)) * 0x14D049BB133111EB
-
-
-def finish(vectors: Tensor, normalize: bool) -> Tensor:
-    """Pooled vectors as float32, of unit length if wanted."""
-    vectors = vectors.float()
-    return functional.normalize(vectors, dim=1) if normalize else vectors
 
 
 def embed(batch: Batch, *, encoder: Encoder, device: Device) -> Float32s:

@@ -11,20 +11,25 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingestor import worker
+from ingestor import forms, worker
 from ingestor.buffers import BufferPool, free_bytes
+from ingestor.calibration import Calibration
 from ingestor.config import Settings
 from ingestor.errors import ConfigError
 from ingestor.model import ModelSpec
+from ingestor.quality import Quality
 from ingestor.telemetry import logger
 from ingestor.tuning import tune
+from ingestor.wiring import kept_models
 
 if TYPE_CHECKING:
     from ingestor.device import Device
     from ingestor.encoder import Encoder
+    from ingestor.loading import Sample
 
 CPU_TOKEN_BUDGET = 1024
 """Padded tokens in a batch; more is slower, for the activations leave the cache."""
+INT8_TOKEN_BUDGET = 2048
 GPU_TOKEN_BUDGET = 65_536
 HASH_TOKEN_BUDGET = 8_192
 FEW_TOKENS_PER_ROW = 128
@@ -46,14 +51,19 @@ class Engine:
         encoder: turns batches into vectors.
         buffers: the slots between the device and the sink processes.
         token_budget: tokens in a batch.
-        precision: of the model's arithmetic.
+        runtime, precision: what computes the model, and how exactly.
+        calibration: of an 8-bit model.
+        quality: of the vectors, where they are not torch's.
     """
 
     device: Device
     encoder: Encoder
     buffers: BufferPool
     token_budget: int
+    runtime: str
     precision: str
+    calibration: Calibration | None
+    quality: Quality | None
 
     @property
     def on_gpu(self) -> bool:
@@ -63,6 +73,7 @@ class Engine:
         """Log what was chosen, and give it back."""
         chosen = {
             "device": str(self.device.torch_device),
+            "runtime": self.runtime,
             "precision": self.precision,
             "batches": "packed" if self.encoder.packed else "padded",
             "token_budget": self.token_budget,
@@ -92,9 +103,15 @@ def sink_processes(settings: Settings) -> int:
     return 2 if settings.qdrant.url and cores() > 4 else 1
 
 
+def device_of(settings: Settings) -> str:
+    """`encoder.device`, or the CPU where nothing else can do what the other settings ask for."""
+    encoder = settings.encoder
+    return forms.device_of(encoder.device, encoder.runtime, encoder.precision)
+
+
 def has_gpu(settings: Settings) -> bool:
     """Whether the encoder will run on a GPU, as far as can be told without loading torch."""
-    wanted = settings.encoder.device
+    wanted = device_of(settings)
     return wanted.startswith("cuda") or (wanted == "auto" and Path("/dev/nvidiactl").exists())
 
 
@@ -119,6 +136,9 @@ async def open_engine(
     lock_name: str,
     text_bytes: int,
     stop: asyncio.Event,
+    calibration: Calibration | None,
+    known: Quality | None,
+    sample: Sample,
 ) -> Engine:
     """Open device and buffers and load the model, with torch imported here for the first time, in a thread.
 
@@ -130,16 +150,20 @@ async def open_engine(
         lock_name: what the run has locked.
         text_bytes: about how much there is to read.
         stop: ends what takes long here.
+        calibration: what the collection's 8-bit model was fitted to, if there is one.
+        known: what an earlier run has found out about the vectors.
+        sample: gives chunks of the run, to fit a model to or to judge one by.
 
     Raises:
         ConfigError: the token budget is less than one chunk may have, or a CPU should compile.
+        EncoderError: the vectors are not good enough.
         ResourceError: there is too little shared memory.
     """
     await asyncio.to_thread(import_module, "ingestor.encoder")  # seconds, in which the loop is needed
     from ingestor.device import open_device
-    from ingestor.encoder import choose_dtype, load_encoder
+    from ingestor.loading import Loader
 
-    device = open_device(settings.encoder.device)
+    device = open_device(device_of(settings))
     pools: list[BufferPool] = []
 
     async def close() -> None:
@@ -154,10 +178,12 @@ async def open_engine(
         raise ConfigError(
             "encoder.compile: on is for CUDA devices, it gains nothing on a CPU; set auto or off"
         )
-    cheap = CPU_TOKEN_BUDGET if spec.folder else HASH_TOKEN_BUDGET
-    budget = token_budget(settings, max_tokens, GPU_TOKEN_BUDGET if on_gpu else cheap)
+    budget = token_budget(settings, max_tokens, usual_budget(settings, spec, on_gpu=on_gpu))
     wanted_rows = slot_rows(settings, spec.dimension)
-    encoder = await device.launch(load_encoder, spec, device=device, precision=settings.encoder.precision)
+    loader = Loader(spec, device, kept_models(settings), stop.is_set)
+    loaded = await loader.load(settings.encoder, calibration, sample)
+    quality = await loader.judge(loaded, sample, known, settings.encoder.quality_floor)
+    encoder = loaded.encoder
     if on_gpu and spec.folder:
         encoder, budget = await tune(settings, device, encoder, max_tokens, text_bytes, stop)
     slots = settings.pipeline.buffers
@@ -165,13 +191,22 @@ async def open_engine(
     buffers = BufferPool.create(lock_name, slots=slots, rows=wanted_rows or rows, dimension=spec.dimension)
     pools.append(buffers)
     await device.register(buffers)
-    dtype = choose_dtype(spec, device, settings.encoder.precision)
-    return Engine(device, encoder, buffers, budget, str(dtype).removeprefix("torch."))
+    form = loaded.runtime, loaded.precision, loaded.calibration
+    return Engine(device, encoder, buffers, budget, *form, quality)
 
 
 def gpu_rows(budget: int, room: int) -> int:
     """Vectors in a slot before a GPU: with room for short chunks, and less where shared memory is scarce."""
     return min(budget // TOKENS_PER_ROW, max(room, budget // FEW_TOKENS_PER_ROW))
+
+
+def usual_budget(settings: Settings, spec: ModelSpec, *, on_gpu: bool) -> int:
+    """Tokens in a batch, where the settings leave that open."""
+    if on_gpu:
+        return GPU_TOKEN_BUDGET
+    if not spec.folder:
+        return HASH_TOKEN_BUDGET
+    return INT8_TOKEN_BUDGET if settings.encoder.precision == "int8" else CPU_TOKEN_BUDGET
 
 
 def token_budget(settings: Settings, max_tokens: int, usual: int) -> int:

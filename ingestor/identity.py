@@ -10,6 +10,7 @@ from uuid import UUID
 import numpy as np
 import orjson
 
+from ingestor.forms import of_its_own
 from ingestor.model import ModelSpec
 from ingestor.records import UInt8s
 
@@ -69,12 +70,13 @@ def salt_of(record_identity: Mapping[str, Any]) -> bytes:
 
 
 def vector_identity(
-    spec: ModelSpec, *, distance: str, vector_name: str | None
+    spec: ModelSpec, *, distance: str, vector_name: str | None, precision: str
 ) -> dict[str, str | int | bool | None]:
     """What two vectors must have in common to be compared. A model in a folder is known by its weights, not
     by where it lies.
     """
-    return {
+    form: dict[str, str | int | bool | None] = {"precision": precision} if of_its_own(precision) else {}
+    return form | {
         "model": spec.revision if spec.revision.startswith("sha256:") else spec.name,
         "revision": spec.revision,
         "pooling": spec.pooling,

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -15,16 +15,19 @@ import orjson
 
 from ingestor import generations, wiring
 from ingestor.buffers import sweep
+from ingestor.calibration import Calibration
 from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import copy_state
 from ingestor.engine import Engine
 from ingestor.errors import ConfigError, IdentityMismatchError, SourceError
+from ingestor.forms import of_its_own
 from ingestor.generations import Standing
 from ingestor.ledger import Ledger
 from ingestor.lock import Lock
 from ingestor.model import ModelSpec
 from ingestor.profiling import Profile
 from ingestor.progress import Progress
+from ingestor.quality import Quality
 from ingestor.sink import check_target
 from ingestor.sink.collection import check_filled
 from ingestor.sink.pool import SinkPool
@@ -48,6 +51,8 @@ class Job:
         opening: held while the collection is opened.
         is_known: the collection may have noted the state file's id.
         can_embed: engine and sinks are open, and the sinks see the engine's buffers.
+        calibration: what the collection's 8-bit model was fitted to.
+        quality: of the encoder's vectors, where there is something to tell.
         told: what people were warned of, apart from shards.
         index_due: the server has an index to build that was put off.
     """
@@ -72,6 +77,8 @@ class Job:
     profile: Profile | None = None
     can_embed: bool = False
     is_known: bool = False
+    calibration: Calibration | None = None
+    quality: Quality | None = None
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     written: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
@@ -210,6 +217,7 @@ async def check_identity(job: Job) -> None:
     if job.options.recreate:
         await loop.run_in_executor(job.unpack, check_target, target)
         return
+    await recall_form(job)
     if known is not None and (there := orjson.loads(known)) != here:
         names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
         differing = "; ".join(f"{name}: {there.get(name)!r} there, {here.get(name)!r} here" for name in names)
@@ -219,3 +227,25 @@ async def check_identity(job: Job) -> None:
         )
     if not job.options.adopt and not await job.in_ledger(job.ledger.is_empty):
         job.warn("drift", await loop.run_in_executor(job.unpack, check_filled, target, job.identity))
+
+
+async def recall_form(job: Job) -> None:
+    """What earlier runs kept of the form that the model is in."""
+    stored = await job.in_ledger(job.ledger.meta, "calibration")
+    if stored and of_its_own(job.settings.encoder.precision):
+        job.calibration = Calibration.from_bytes(stored)
+    if quality := await job.in_ledger(job.ledger.meta, "quality"):
+        job.quality = Quality(**orjson.loads(quality))
+    name_form(job)
+
+
+def name_form(job: Job) -> None:
+    """Put the 8-bit model's name, and what is known of its vectors, beside the identity."""
+    known = {
+        "calibration": job.calibration and job.calibration.id,
+        "quality": job.quality and asdict(job.quality),
+    }
+    for name, value in known.items():
+        job.identity.pop(name, None)
+        if value:
+            job.identity[name] = value

@@ -141,7 +141,7 @@ class Ledger:
         row = self._file.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return row and row[0]
 
-    def set_meta(self, name: str, value: str | None) -> None:
+    def set_meta(self, name: str, value: str | bytes | None) -> None:
         """Remember something, durably; None forgets it."""
         with self._file:
             self._file.execute("BEGIN IMMEDIATE")
@@ -179,6 +179,7 @@ class Ledger:
         for table in ("records", "pending", "intents", "failures"):
             self._file.execute(f"DELETE FROM {table}")
         self._file.execute("DELETE FROM shards WHERE key <> ?", (LEFT,))
+        self._file.execute("DELETE FROM meta WHERE name IN ('calibration', 'quality')")
 
     def plan(self, listing: Sequence[Shard], salt: bytes, *, full: bool = False, retry: bool = False) -> Plan:
         """Decide which shards to read; passed over is what is finished and unchanged, as is how it is read.

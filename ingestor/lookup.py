@@ -6,6 +6,7 @@ import errno
 import json
 import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,6 +119,16 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 def totals(file: sqlite3.Connection) -> tuple[int, int, int]:
     row = file.execute("SELECT COUNT(*), COALESCE(SUM(chunks), 0) FROM records WHERE chunks > 0").fetchone()
     return row[0], row[1], file.execute("SELECT COUNT(*) FROM failures").fetchone()[0]
+
+
+def read_meta(path: Path, name: str) -> Any:
+    """One thing that the state file remembers; None where it does not."""
+    try:
+        with closing(open_to_read(path)) as file:
+            row = file.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    except sqlite3.DatabaseError as error:
+        raise state_error(path, error) from error
+    return row and row[0]
 
 
 def read_status(path: Path) -> dict[str, Any]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 import orjson
 
-from ingestor import bulk, engine, wiring
+from ingestor import bulk, engine, sampling, wiring
 from ingestor.engine import Engine
-from ingestor.job import Job
-from ingestor.records import Shard, UInt8s
+from ingestor.job import Job, name_form
+from ingestor.records import ChunkBlock, Shard, UInt8s
 from ingestor.sink.pool import SinkPool
 from ingestor.tuning import text_bytes_of
 
@@ -22,13 +23,19 @@ async def is_new(job: Job) -> bool:
     return await job.in_ledger(meta, "identity") is None or await job.in_ledger(meta, "recreate") is not None
 
 
-async def open_writing(job: Job, shards: Sequence[Shard]) -> None:
+async def open_writing(job: Job, shards: Sequence[Shard], first: ChunkBlock | None = None) -> None:
     """Open all that embedding these shards needs, unless it is open.
 
     The collection comes last, so that nothing is made where an encoder refuses the run.
+
+    Args:
+        job: the run's.
+        shards: that are to be read.
+        first: the first chunks that are to be embedded, where they are known.
     """
     with job.progress.doing("loading the model"):
-        opened = await open_encoder(job, shards)
+        opened = await open_encoder(job, shards, first)
+        await remember(job, opened)
     with job.progress.doing("opening the collection"):
         sinks = await open_sinks(job)
     if not job.can_embed:
@@ -39,7 +46,7 @@ async def open_writing(job: Job, shards: Sequence[Shard]) -> None:
         job.can_embed = True
 
 
-async def open_encoder(job: Job, shards: Sequence[Shard]) -> Engine:
+async def open_encoder(job: Job, shards: Sequence[Shard], first: ChunkBlock | None = None) -> Engine:
     """Open device, encoder and buffers, once.
 
     Raises:
@@ -54,8 +61,24 @@ async def open_encoder(job: Job, shards: Sequence[Shard]) -> Engine:
             lock_name=str(job.state.resolve()),
             text_bytes=text_bytes_of(shards),
             stop=job.stop,
+            calibration=job.calibration,
+            known=job.quality,
+            sample=partial(sampling.take, job, shards, first),
         )
     return job.engine
+
+
+async def remember(job: Job, opened: Engine) -> None:
+    """Keep what names an 8-bit model, and how good its vectors are, before any is written."""
+    if opened.calibration and opened.calibration is not job.calibration:
+        job.calibration = opened.calibration
+        await job.in_ledger(job.ledger.set_meta, "calibration", job.calibration.to_bytes())
+    if opened.quality is not job.quality:
+        job.quality = opened.quality
+        found = orjson.dumps(job.quality).decode() if job.quality else None
+        await job.in_ledger(job.ledger.set_meta, "quality", found)
+    job.progress.report.quality = job.quality
+    name_form(job)
 
 
 async def open_sinks(job: Job) -> SinkPool:
@@ -99,14 +122,17 @@ async def compare_counts(job: Job, sinks: SinkPool) -> None:
         job.warn("points_differ", [f"it holds {there:,} points, the state file knows of {known}; {advice}"])
 
 
-async def unless_stopped(job: Job, shards: Sequence[Shard]) -> bool:
-    """`open_writing`, given up as soon as the run is stopped; whether it is all open."""
-    async with asyncio.TaskGroup() as group:
-        opening = group.create_task(open_writing(job, shards), name="open")
-        stopped = group.create_task(job.stop.wait(), name="stop")
-        await asyncio.wait((opening, stopped), return_when=asyncio.FIRST_COMPLETED)
-        opening.cancel()
-        stopped.cancel()
+async def unless_stopped(job: Job, work: Coroutine[Any, Any, object]) -> bool:
+    """Do something that is given up as soon as the run is stopped; whether it is done."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            opening = group.create_task(work, name="open")
+            stopped = group.create_task(job.stop.wait(), name="stop")
+            await asyncio.wait((opening, stopped), return_when=asyncio.FIRST_COMPLETED)
+            opening.cancel()
+            stopped.cancel()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None  # waiting for a stop cannot fail
     return not opening.cancelled()
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ingestor.device import DeviceBatch
-from ingestor.encoder import finish
 from ingestor.model import ModelSpec, Pooling
+from ingestor.padded import finish
 
 FAMILIES = {"bert", "distilbert", "roberta", "xlm-roberta", "modernbert", "qwen3"}
 """Architectures whose attention can be replaced. MPNet's cannot: it adds a bias to each pair of positions."""

@@ -10,14 +10,12 @@ from ingestor import engine, wiring
 from ingestor.channel import Channel, pump
 from ingestor.dry_run import Nowhere, write_chunks
 from ingestor.errors import DrainTimeoutError, IngestorError
-from ingestor.identity import salt_of
 from ingestor.job import Job
 from ingestor.opening import OnDemand, is_new, open_writing, unless_stopped
 from ingestor.prepare import prepare
-from ingestor.preparer import PrepareOptions
 from ingestor.records import Applied, Batch, Census, ChunkBlock, Shard
+from ingestor.sampling import open_workers, prepare_options
 from ingestor.settle import Sinks, settle
-from ingestor.sink import framing_of
 from ingestor.sources.read import read_blocks
 from ingestor.spans import Span
 
@@ -37,9 +35,9 @@ async def read_shards(job: Job, shards: Sequence[Shard]) -> None:
     if not shards:
         return
     if not job.options.dry_run and await is_new(job):
-        await open_writing(job, shards)  # what refuses a first run does so before anything is read
-    if job.workers is None:
-        job.workers = await engine.open_workers(job.stack, engine.prepare_processes(job.settings))
+        # What refuses a first run does so before anything is read.
+        await unless_stopped(job, open_writing(job, shards))
+    await open_workers(job)
     unsettled = await Pass(job, shards).run()
     if unsettled and not job.stop.is_set():
         raise IngestorError(f"{unsettled} documents were read but never settled, which is a bug; run again")
@@ -108,7 +106,7 @@ class Pass:
         preparing = prepare(
             self._taken("prepare", blocks),
             workers=job.workers,
-            options=self._prepare_options(),
+            options=prepare_options(job),
             census=self._events,
             intend=lambda found: job.in_ledger(job.ledger.intend, found),
             ahead=self._ahead,
@@ -118,31 +116,16 @@ class Pass:
         self._start(group, "prepare", preparing, blocks, chunk_blocks)
         return chunk_blocks
 
-    def _prepare_options(self) -> PrepareOptions:
-        job = self._job
-        max_tokens, overlap_tokens, max_chars = wiring.chunk_limits(job.settings, job.spec)
-        target = wiring.target_of(job.settings, job.spec)
-        return PrepareOptions(
-            fields=wiring.fields_of(job.settings),
-            spec=job.spec,
-            max_tokens=max_tokens,
-            overlap_tokens=overlap_tokens,
-            max_chars=max_chars,
-            salt=salt_of(job.identity["record"]),
-            ledger=str(job.state),
-            full=job.options.full,
-            framing="json" if job.options.dry_run else framing_of(target),
-            trim=job.settings.source.oversized == "trim",
-            keep_losers=job.options.dry_run,
-        )
-
     async def _embed_on_demand(self, group: asyncio.TaskGroup, chunk_blocks: Channel[ChunkBlock]) -> None:
         """Start the stages that embed with the first chunk; without one they cost nothing, torch included."""
         async for block in chunk_blocks:
-            if len(block.points) and await unless_stopped(self._job, self._shards):
+            if len(block.points) and await self._open(block):
                 self._embed(group, chunk_blocks, block)
                 return
         await self._events.close()
+
+    async def _open(self, first: ChunkBlock) -> bool:
+        return await unless_stopped(self._job, open_writing(self._job, self._shards, first))
 
     def _embed(self, group: asyncio.TaskGroup, chunk_blocks: Channel[ChunkBlock], first: ChunkBlock) -> None:
         from ingestor.copy_out import copy_out, copy_out_merged

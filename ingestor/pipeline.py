@@ -20,7 +20,7 @@ from ingestor.dry_run import Nowhere
 from ingestor.errors import IngestorError, WorkerDiedError
 from ingestor.identity import salt_of
 from ingestor.job import Job, OpenPool, check_identity, open_job
-from ingestor.opening import open_encoder, open_sinks
+from ingestor.opening import open_encoder, open_sinks, unless_stopped
 from ingestor.passes import read_shards
 from ingestor.progress import Progress
 from ingestor.report import Report
@@ -126,7 +126,10 @@ async def _work(job: Job, report: Report) -> None:
         report.status = "stopped"
         return
     if options.recreate:
-        await open_encoder(job, job.listing.shards)  # the last thing that may refuse the run
+        # The last thing that may refuse the run.
+        if not await unless_stopped(job, open_encoder(job, job.listing.shards)):
+            report.status = "stopped"
+            return
         # The ledger forgets first: the other way round, a crash between the two would hide the loss.
         await job.in_ledger(ledger.forget)
     reading = salt_of(wiring.reading_of(job.settings, job.identity["record"]))

@@ -6,7 +6,7 @@ The main process never makes an object for a single document or chunk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -208,6 +208,17 @@ class Batch:
     tokens: Int32s
     offsets: Int64s
     points: Points
+
+
+def loose_batch(chunks: Sequence[Int32s]) -> Batch:
+    """Chunks that are of no document, given their tokens."""
+    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in chunks])]).astype(np.int64)
+    return Batch(np.concatenate(chunks), offsets, no_points(len(chunks)))
+
+
+def no_points(rows: int) -> Points:
+    """Points of no document."""
+    return Points(np.zeros(rows, np.int64), np.zeros((rows, 16), np.uint8), [b""] * rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from ingestor.channel import StageTime
 from ingestor.errors import IngestorError
+from ingestor.quality import Quality
 
 ON_DEVICE = ("prefetch", "encode", "copy_out")
 SHOWN = 3
@@ -113,6 +114,7 @@ class Report:
     points: Points = field(default_factory=Points)
     tokens: Tokens = field(default_factory=Tokens)
     replaced_characters: int = 0
+    quality: Quality | None = None
     stages: dict[str, StageTime] = field(default_factory=dict)
 
     @property
@@ -205,6 +207,8 @@ class Report:
                 "rates",
                 ", ".join(f"{rate:,.1f} {name.replace('_per_', '/')}" for name, rate in self.rates.items()),
             )
+        if self.quality:
+            yield "quality", str(self.quality)
         if self.bottleneck:
             busy = self.stages[self.bottleneck].busy_s
             yield "bottleneck", f"{self.bottleneck}, busy {busy:,.1f} s of {self.seconds:,.1f} s"

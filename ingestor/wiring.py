@@ -75,7 +75,9 @@ def target_of(settings: Settings, spec: ModelSpec | None) -> Target:
 def identity_of(settings: Settings, spec: ModelSpec) -> dict[str, dict[str, Any]]:
     """What the collection is written with: `vector` must never change, `record` makes every document new."""
     qdrant, source = settings.qdrant, settings.source
-    vector = identity.vector_identity(spec, distance=qdrant.distance, vector_name=qdrant.vector_name)
+    vector = identity.vector_identity(
+        spec, distance=qdrant.distance, vector_name=qdrant.vector_name, precision=settings.encoder.precision
+    )
     record = {
         "text_field": list(source.text_field),
         "id_field": source.id_field,
@@ -119,3 +121,8 @@ def engine_lock(settings: Settings) -> Path | None:
     """The lock file of an embedded collection: one process at a time. None for a server."""
     qdrant = settings.qdrant
     return Path(qdrant.path, qdrant.collection + ".lock") if qdrant.path else None
+
+
+def kept_models(settings: Settings) -> Path:
+    """The folder of models that were exported for another runtime, beside the state."""
+    return Path(settings.state).parent / "models"

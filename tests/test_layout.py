@@ -30,7 +30,8 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     ),
     "page": ({"__init__", "channel", "config", "history", "progress", "report", "timeline", "words"}, set()),
     "ending": (set(), set()),
-    "config": ({"index_settings", "layers", "mistakes", "values"}, set()),
+    "forms": (set(), set()),
+    "config": ({"forms", "index_settings", "layers", "mistakes", "values"}, set()),
     "index_settings": ({"values"}, set()),
     "layers": (set(), set()),
     "mistakes": ({"layers"}, set()),
@@ -56,15 +57,29 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "device": ({"buffers", "cuda", "records"}, {"torch"}),
     "cuda": ({"buffers", "device", "records"}, {"torch"}),
     "prefetch": ({"device", "records"}, {"torch"}),
-    "encoder": ({"buffers", "device", "model", "packed", "records"}, {"torch", "transformers"}),
-    "packed": ({"device", "encoder", "model"}, {"torch", "transformers"}),
+    "encoder": (
+        {"buffers", "device", "model", "packed", "padded", "records"},
+        {"torch", "transformers"},
+    ),
+    "padded": ({"device", "model"}, {"torch"}),
+    "packed": ({"device", "model", "padded"}, {"torch", "transformers"}),
+    "runtimes": ({"encoder", "lock", "model", "records"}, {"torch"}),
+    "quality": (set(), set()),
+    "calibration": ({"quality", "records"}, set()),
+    "loading": (
+        {
+            *("calibration", "config", "device", "encoder", "forms", "model", "padded", "quality"),
+            *("records", "runtimes", "worker"),
+        },
+        set(),
+    ),
     "encode": ({"device", "encoder"}, {"torch"}),
     "budget": ({"device", "encoder", "records"}, {"torch"}),
     "compiling": ({"budget", "device", "encoder"}, {"torch"}),
     "copy_out": ({"buffers", "device", "records"}, {"torch"}),
     "sink": ({"buffers", "framing", "records", "worker"}, {"qdrant_client", "qdrant_edge"}),
     "worker": (set(), set()),
-    "identity": ({"model", "records"}, set()),
+    "identity": ({"forms", "model", "records"}, set()),
     "lookup": (set(), set()),
     "failures": ({"identity", "lookup", "records"}, set()),
     "holdings": ({"identity", "lookup"}, set()),
@@ -83,11 +98,27 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "metrics": ({"__init__", "progress"}, set()),
     "publish": ({"metrics", "progress"}, set()),
     "display": ({"history", "progress", "words"}, set()),
-    "report": ({"channel"}, set()),
+    "report": ({"channel", "quality"}, set()),
     "lock": (set(), set()),
     "dry_run": ({"lookup", "records"}, set()),
     "wiring": ({"config", "identity", "model", "sink", "sources"}, set()),
-    "engine": ({"buffers", "config", "device", "encoder", "model", "tuning", "worker"}, set()),
+    "engine": (
+        {
+            *(
+                "buffers",
+                "calibration",
+                "config",
+                "device",
+                "encoder",
+                "forms",
+                "loading",
+                "model",
+                "quality",
+            ),
+            *("tuning", "wiring", "worker"),
+        },
+        set(),
+    ),
     "tuning": ({"budget", "compiling", "config", "device", "encoder", "packed", "records"}, set()),
     "profiling": ({"device", "spans", "trace"}, {"torch"}),
     "trace": (set(), set()),
@@ -97,12 +128,13 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "bulk": (EVERYTHING, set()),
     "generations": ({"config", "model", "sink", "wiring"}, set()),
     "opening": (EVERYTHING, set()),
+    "sampling": (EVERYTHING, set()),
     "passes": (EVERYTHING, set()),
     "pipeline": (EVERYTHING, set()),
     "commands": (EVERYTHING, set()),
 }
 STAGES = {"prepare", "pack", "prefetch", "encode", "copy_out", "settle"}
-RUN = {"pipeline", "passes", "opening", "job", "account"}
+RUN = {"pipeline", "passes", "opening", "sampling", "job", "account"}
 
 
 def _modules() -> list[tuple[str, Path]]:
@@ -173,7 +205,9 @@ def test_loads_neither_torch_nor_transformers(module: str) -> None:
 FORBIDDEN = (".cpu()", ".item()", ".tolist()", "torch.cuda.synchronize(")
 
 
-@pytest.mark.parametrize("stage", ["device", "cuda", "prefetch", "encode", "copy_out", "encoder", "packed"])
+@pytest.mark.parametrize(
+    "stage", ["device", "cuda", "prefetch", "encode", "copy_out", "encoder", "packed", "padded"]
+)
 def test_nothing_on_the_way_through_the_device_waits_for_it(stage: str) -> None:
     text = (PACKAGE / f"{stage}.py").read_text("utf-8")
     assert not [call for call in FORBIDDEN if call in text]

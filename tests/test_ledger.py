@@ -162,7 +162,10 @@ def test_shards_with_open_failures_are_read_again_when_asked(ledger):
 
 def test_a_recreation_that_was_cut_short_is_remembered(ledger):
     ledger.set_identity("{}")
+    for name in ("calibration", "quality"):
+        ledger.set_meta(name, b"of the old model")
     ledger.forget()
+    assert ledger.meta("calibration") is ledger.meta("quality") is None
     assert ledger.meta("recreate") is not None
     ledger.set_identity("{}")
     assert ledger.meta("recreate") is None

@@ -16,9 +16,10 @@ from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from ingestor.device import open_device
-from ingestor.encoder import PaddedEncoder, embed, load_encoder, load_model
+from ingestor.encoder import embed, load_encoder, load_model
 from ingestor.model import ModelSpec, resolve
 from ingestor.packed import PackedEncoder, attention_window
+from ingestor.padded import PaddedEncoder, TorchHidden
 from tests.fakes import token_batch
 from tests.models import TEXTS, on_cpu, save_model, tokenize
 
@@ -108,7 +109,7 @@ def test_the_models_own_prompts_are_used(tmp_path: Path) -> None:
 def test_a_vector_does_not_depend_on_its_batch(tmp_path: Path) -> None:
     save_model(tmp_path, "bert")
     spec = resolve(str(tmp_path / "model"))
-    encoder = PaddedEncoder(load_model(spec, torch.float32), spec)
+    encoder = PaddedEncoder(TorchHidden(load_model(spec, torch.float32), spec), spec)
     chunks = [list(range(4, 4 + length)) for length in (3, 40, 17, 40, 1)]
     with torch.inference_mode():
         together = encoder.forward(on_cpu(token_batch(chunks))).numpy()

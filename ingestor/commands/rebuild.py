@@ -17,6 +17,7 @@ import numpy as np
 import orjson
 
 from ingestor import wiring
+from ingestor.calibration import recall
 from ingestor.commands.common import alone
 from ingestor.commands.comparing import FIELDS
 from ingestor.commands.vectors import check_model
@@ -92,7 +93,7 @@ def rebuild_state(settings: Settings) -> Rebuilt:
         folder = Path(stack.enter_context(scratch))
         try:
             documents = gathered(reader.scan(FIELDS), folder / "points", rebuilt)
-            write_state(folder / "state", documents, identity)
+            write_state(folder / "state", documents, identity, wiring.kept_models(settings))
         except sqlite3.DatabaseError as error:
             raise state_error(state, error) from error
         rebuilt.kept = replace(state, folder / "state")
@@ -136,12 +137,14 @@ def version(payload: dict[str, Any]) -> tuple[int, bytes]:
 
 
 def write_state(
-    path: Path, documents: Iterable[tuple[int, str, bytes, int]], identity: dict[str, Any]
+    path: Path, documents: Iterable[tuple[int, str, bytes, int]], identity: dict[str, Any], models: Path
 ) -> None:
-    """Make a state file that knows these documents, and no shards."""
+    """Make a state file that knows these documents, and no shards; and the 8-bit model, if `models` does."""
     with ThreadPoolExecutor(1) as thread, closing(Ledger.open(path, thread)) as ledger:
         ledger.take_over(identity["state"])
         ledger.set_identity(orjson.dumps(identity["vector"]).decode())
+        if calibration := recall(models, identity.get("calibration", "")):
+            ledger.set_meta("calibration", calibration.to_bytes())
         place = 1
         for part in parts(documents):
             ledger.record(Writes(records=[records(part, place)]))

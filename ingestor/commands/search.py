@@ -104,7 +104,7 @@ def search(
         stack.callback(reader.close)
         check_model(reader, spec, settings)
         texts = [query.text for query in queries]
-        vectors = embed(settings, spec, texts, prompt=spec.query_prompt, too_long=too_long)
+        vectors = embed(settings, spec, reader, texts, prompt=spec.query_prompt, too_long=too_long)
         found = reader.search(vectors, hits, exact=exact, filter=conditions)
     return map(Answer, queries, found)
 

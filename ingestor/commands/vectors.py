@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from ingestor import wiring
+from ingestor.calibration import Calibration, recall
 from ingestor.config import Settings
+from ingestor.engine import device_of
 from ingestor.errors import IdentityMismatchError
+from ingestor.lookup import read_meta
 from ingestor.model import ModelSpec
-from ingestor.records import Batch, Int32s, Points
+from ingestor.records import Int32s
 from ingestor.sink import Float32s, Reader
 from ingestor.tokenizer import load_tokenizer
 
 TooLong = Callable[[int, int, int], None]
 """Takes a text's row, the tokens that the model takes, and the tokens that the text has."""
-
-TEXTS_PER_BATCH = 32
 
 
 def ignore(*_: object) -> None:
@@ -42,12 +45,26 @@ def check_model(reader: Reader, spec: ModelSpec, settings: Settings) -> None:
 
 
 def embed(
-    settings: Settings, spec: ModelSpec, texts: Sequence[str], *, prompt: str, too_long: TooLong = ignore
+    settings: Settings,
+    spec: ModelSpec,
+    reader: Reader,
+    texts: Sequence[str],
+    *,
+    prompt: str,
+    too_long: TooLong = ignore,
 ) -> Float32s:
     """float32[n, dimension], the vector of each text behind the prompt, cut to what the model takes.
 
     Args:
+        settings: the configuration.
+        spec: the model's.
+        reader: of the collection, which names an 8-bit model.
+        texts: one or more.
+        prompt: put before each.
         too_long: told of each text that is cut.
+
+    Raises:
+        IdentityMismatchError: the collection's 8-bit model is not to be had.
     """
     tokenizer = load_tokenizer(spec)
     room = spec.max_tokens - len(tokenizer.prefix) - len(tokenizer.suffix)
@@ -56,28 +73,41 @@ def embed(
         if len(ids) > room:
             too_long(row, room, len(ids))
         tokens.append(np.concatenate([tokenizer.prefix, ids[:room], tokenizer.suffix]).astype(np.int32))
-    return encode(settings, spec, tokens)
+    return asyncio.run(encode(settings, spec, calibration_of(settings, reader), tokens))
 
 
-def encode(settings: Settings, spec: ModelSpec, tokens: Sequence[Int32s]) -> Float32s:
-    """float32[n, dimension]; texts of like length go together."""
+async def encode(
+    settings: Settings, spec: ModelSpec, calibration: Calibration | None, tokens: Sequence[Int32s]
+) -> Float32s:
+    """float32[n, dimension]."""
     from ingestor.device import open_device
-    from ingestor.encoder import load_encoder
+    from ingestor.loading import Loader
 
-    device = open_device(settings.encoder.device)
-    encoder = load_encoder(spec, device=device, precision=settings.encoder.precision)
-    vectors = np.empty((len(tokens), spec.dimension), np.float32)
-    order = np.argsort([len(ids) for ids in tokens], kind="stable")
-    for rows in np.split(order, range(TEXTS_PER_BATCH, len(order), TEXTS_PER_BATCH)):
-        batch = device.upload(batch_of([tokens[row] for row in rows]))
-        found = device.compute(batch, encoder.forward)
-        found.ready.synchronize()
-        vectors[rows] = found.vectors.cpu().numpy()
+    async def no_sample() -> Sequence[Int32s]:
+        return ()
+
+    device = open_device(device_of(settings))
+    loader = Loader(spec, device, wiring.kept_models(settings))
+    loaded = await loader.load(settings.encoder, calibration, no_sample)
+    vectors = await loader.embed(loaded.encoder, tokens)
+    await device.close()
     return vectors
 
 
-def batch_of(tokens: Sequence[Int32s]) -> Batch:
-    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in tokens])]).astype(np.int64)
-    rows = len(tokens)
-    nobody = Points(np.zeros(rows, np.int64), np.zeros((rows, 16), np.uint8), [b""] * rows)
-    return Batch(np.concatenate(tokens), offsets, nobody)
+def calibration_of(settings: Settings, reader: Reader) -> Calibration | None:
+    """What the collection's 8-bit model was fitted to, if it has one.
+
+    Raises:
+        IdentityMismatchError: neither the state file nor the kept models know it.
+    """
+    if (id_ := (reader.identity() or {}).get("calibration")) is None:
+        return None
+    state = Path(settings.state)
+    stored = read_meta(state, "calibration") if state.exists() else None
+    found = Calibration.from_bytes(stored) if stored else recall(wiring.kept_models(settings), id_)
+    if found is None or found.id != id_:
+        raise IdentityMismatchError(
+            f"collection {settings.qdrant.collection!r} was written with the 8-bit model {id_}, which neither"
+            f" {settings.state} nor {wiring.kept_models(settings)} knows; bring one of them here"
+        )
+    return found

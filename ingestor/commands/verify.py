@@ -55,7 +55,7 @@ def compare(settings: Settings, *, sample: int) -> Comparison:
             check_state(reader.identity() or {}, target, {"state": holdings.state_id()})
 
             def embed_again(texts: Sequence[str]) -> Float32s:
-                return embed(settings, spec, texts, prompt=spec.prompt)
+                return embed(settings, spec, reader, texts, prompt=spec.prompt)
 
             return verify_collection(reader, holdings, sample=sample, embed=embed_again if sample else None)
 

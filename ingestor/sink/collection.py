@@ -160,6 +160,7 @@ def check(found: Existing, target: Target, identity: Mapping[str, Any], *, adopt
         )
     if found.points:
         check_state(known, target, identity, adopt=adopt)
+        _check_calibration(known, target, identity)
 
 
 def check_state(
@@ -196,6 +197,17 @@ def _check_vector(found: Existing, target: Target) -> None:
     raise IdentityMismatchError(
         f"{target}: {problem}; nothing was written. Use another collection, or --recreate"
     )
+
+
+def _check_calibration(known: Mapping[str, Any], target: Target, identity: Mapping[str, Any]) -> None:
+    """Two models of eight bits, made of the same one with other chunks, are two models."""
+    there, here = known.get("calibration"), identity.get("calibration")
+    if here is not None and there != here:
+        raise IdentityMismatchError(
+            f"{target}: it was written with the 8-bit model {there}, which the state file does not know, so"
+            f" the run has made another ({here}); nothing was written. Use the state file that it was written"
+            " from, or --recreate to embed everything anew"
+        )
 
 
 def _differing(there: Mapping[str, Any] | None, here: Mapping[str, Any] | None) -> str:

@@ -1,0 +1,147 @@
+"""The encoder in each of its forms: exported once, fitted once, and the same model ever after."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from ingestor.calibration import FILE, Calibration, recall
+from ingestor.config import Encoder as Wanted
+from ingestor.device import open_device
+from ingestor.errors import ConfigError, EncoderError, IdentityMismatchError, ResourceError
+from ingestor.loading import FEW, Loader
+from ingestor.model import resolve
+from ingestor.quality import Quality, cosines
+from ingestor.records import Int32s
+from ingestor.runtimes import openvino
+from tests.models import save_model
+
+INT8 = Wanted(precision="int8")
+FLOAT32 = Wanted(runtime="openvino")
+
+
+def chunks(count: int, seed: int = 0) -> list[Int32s]:
+    random = np.random.default_rng(seed)
+    return [random.integers(5, 90, length, dtype=np.int32) for length in random.integers(3, 60, count)]
+
+
+async def some() -> Sequence[Int32s]:
+    return chunks(40)
+
+
+async def nothing() -> Sequence[Int32s]:
+    raise AssertionError("no sample is needed")
+
+
+@pytest_asyncio.fixture
+async def loader(tmp_path: Path) -> AsyncIterator[Loader]:
+    save_model(tmp_path, "bert", gentle=True)
+    device = open_device("cpu", threads=1)
+    yield Loader(resolve(str(tmp_path / "model")), device, tmp_path / "kept")
+    await device.close()
+
+
+def kept(loader: Loader, kind: str) -> list[Path]:
+    return [path for path in loader.folder.iterdir() if path.name.startswith(kind) and path.is_dir()]
+
+
+async def test_openvino_gives_torchs_vectors(loader: Loader) -> None:
+    loaded = await loader.load(FLOAT32, None, nothing)
+    assert (loaded.runtime, loaded.precision, loaded.is_plain) == ("openvino", "float32", False)
+    exact = await loader.torch("auto")
+    assert exact.is_plain
+    found, expected = [await loader.embed(form.encoder, chunks(30)) for form in (loaded, exact)]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    quality = await loader.judge(loaded, some, None, 0.99)
+    assert quality is not None
+    assert quality.lowest_cosine >= 0.99999
+    assert quality.chunks == 20
+    assert await loader.judge(exact, nothing, None, 0.99) is None
+
+
+async def test_what_is_exported_is_loaded_the_next_time(loader: Loader) -> None:
+    await loader.load(FLOAT32, None, nothing)
+    (place,) = kept(loader, "openvino-")
+    made = [path.stat().st_mtime_ns for path in sorted(place.iterdir())]
+    half = await loader.load(Wanted(runtime="openvino", precision="bfloat16"), None, nothing)
+    assert kept(loader, "openvino-") == [place]
+    assert [path.stat().st_mtime_ns for path in sorted(place.iterdir())] == made
+    quality = await loader.judge(half, some, None, 0.99)
+    assert quality is not None
+    assert quality.lowest_cosine >= 0.999
+
+
+async def test_a_damaged_export_is_told(loader: Loader) -> None:
+    await loader.load(FLOAT32, None, nothing)
+    (place,) = kept(loader, "openvino-")
+    (place / openvino.MODEL).write_text("<net")
+    with pytest.raises(ResourceError, match="OpenVINO cannot load it; remove it and run again"):
+        await loader.load(FLOAT32, None, nothing)
+
+
+@pytest.mark.slow
+async def test_an_8_bit_model_stays_the_same(loader: Loader) -> None:
+    first = await loader.load(INT8, None, some)
+    assert first.calibration is not None
+    assert first.calibration.probes is not None
+    assert len(first.calibration.tokens) == 20
+    vectors = await loader.embed(first.encoder, chunks(50, seed=1))
+    exact = await loader.embed((await loader.torch("float32")).encoder, chunks(50, seed=1))
+    near = cosines(vectors, exact)
+    assert 0.9 < near.min() < 0.99999  # eight bits, and not many more
+    assert near.mean() > 0.98
+
+    alone = [(await loader.embed(first.encoder, [ids]))[0] for ids in chunks(50, seed=1)]
+    np.testing.assert_allclose(vectors, np.stack(alone), atol=1e-4)
+
+    (place,) = kept(loader, "openvino-int8-")
+    made = (place / "model.bin").stat().st_mtime_ns
+    again = await loader.load(INT8, first.calibration, nothing)
+    assert (place / "model.bin").stat().st_mtime_ns == made
+    np.testing.assert_array_equal(vectors, await loader.embed(again.encoder, chunks(50, seed=1)))
+
+    assert recall(loader.folder, first.calibration.id) is not None
+    shutil.rmtree(place)
+    remade = await loader.load(INT8, first.calibration, nothing)
+    assert cosines(vectors, await loader.embed(remade.encoder, chunks(50, seed=1))).min() > 0.99999
+
+    other = Calibration.from_bytes(replace(first.calibration, probes=exact[:16]).to_bytes())
+    other.probes[3] *= -1  # type: ignore[index]
+    with pytest.raises(IdentityMismatchError, match="gives other vectors than when it was made"):
+        await loader.load(INT8, other, nothing)
+    assert (place / FILE).exists()
+
+
+async def test_few_chunks_are_not_judged_again(loader: Loader) -> None:
+    loaded = await loader.load(FLOAT32, None, nothing)
+    known = Quality("openvino", "float32", 9, 0.5, 0.5, None)
+
+    async def few() -> Sequence[Int32s]:
+        return chunks(FEW - 1)
+
+    assert await loader.judge(loaded, few, known, 0.99) is known
+    for other in (None, replace(known, precision="bfloat16"), replace(known, runtime="torch")):
+        judged = await loader.judge(loaded, few, other, 0.99)
+        assert judged is not None
+        assert judged.chunks == (FEW - 1) // 2
+
+
+async def test_what_is_too_bad_is_refused(loader: Loader) -> None:
+    loaded = await loader.load(FLOAT32, None, nothing)
+    with pytest.raises(EncoderError, match=r"cosine 1.00000 on average.*below encoder.quality_floor"):
+        await loader.judge(replace(loaded, precision="int8"), some, None, 1.1)
+
+
+async def test_a_missing_package_says_what_to_install(
+    loader: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "openvino", None)
+    for wanted in (FLOAT32, INT8):
+        with pytest.raises(ConfigError, match=r"OpenVINO is not installed .*ingestor\[openvino\]"):
+            await loader.load(wanted, None, some)
