@@ -34,3 +34,4 @@ def pytest_addoption(parser):
     parser.addoption("--faults", type=int, default=4, help="runs in the slow test of random faults")
     parser.addoption("--kills", type=int, default=4, help="moments at which a run is killed in the slow test")
     parser.addoption("--screenshots", metavar="DIR", help="where to keep pictures of the page about a run")
+    parser.addoption("--steps", type=int, default=15, help="edits and runs in the slow test of histories")
