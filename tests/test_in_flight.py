@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
 from ingestor.sink.in_flight import FIRST, LEAST, MOST, WINDOW, InFlight
 
 MIB = 1 << 20
@@ -52,6 +56,17 @@ def test_ordinary_unevenness_is_no_reason_to_shrink() -> None:
     for seconds in (0.01, 0.025, 0.02, 0.029) * 10:
         in_flight.answered(seconds * MOST, MIB, MOST)
     assert in_flight.limit == MOST
+
+
+@pytest.mark.parametrize("parallel", [False, True], ids=["one by one", "all at once"])
+def test_a_server_of_changing_moods_keeps_what_it_bears(parallel: bool) -> None:
+    in_flight, dice, limits = InFlight(), random.Random(1), []
+    for number in range(2000):
+        under_way = min(1 + number % SLOT, in_flight.limit)
+        works = 1 if parallel else under_way
+        in_flight.answered(sum(dice.lognormvariate(-4, 0.5) for _ in range(works)), MIB, under_way)
+        limits.append(in_flight.limit)
+    assert sum(limits) / len(limits) > 0.9 * MOST
 
 
 def test_larger_requests_may_take_longer() -> None:
