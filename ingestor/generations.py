@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -19,8 +19,10 @@ from ingestor import wiring
 from ingestor.config import Settings
 from ingestor.errors import NothingThereError
 from ingestor.model import ModelSpec
-from ingestor.sink import Target
 from ingestor.sink.generation import Family
+
+if TYPE_CHECKING:
+    from ingestor.sink.server_aliases import ServerAliases
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,10 @@ def stand(settings: Settings, spec: ModelSpec) -> Standing:
         SinkError: the server cannot be asked.
     """
     if settings.qdrant.alias is None:
-        return Standing(settings, settings, Family(None, ()))
+        return Standing(settings, settings, Family(None, {}, ()))
     identity = wiring.identity_of(settings, spec)
-    family = family_of(settings, wiring.target_of(settings, spec))
+    with aliases_of(settings) as aliases:
+        family = aliases.family()
     ours = [one.name for one in family.generations if _same(one.identity, identity)]
     derived = name_of(settings.qdrant.collection, identity)
     # a collection made before there was an alias has its plain name
@@ -93,12 +96,11 @@ def own(settings: Settings) -> Settings:
     return stand(settings, wiring.spec_of(settings)).settings if settings.qdrant.alias else settings
 
 
-def family_of(settings: Settings, target: Target) -> Family:
-    """Ask the server for the collections behind the alias."""
+def aliases_of(settings: Settings) -> ServerAliases:
+    """The alias that the settings name, on their server."""
     from ingestor.sink.server_aliases import ServerAliases
 
-    with ServerAliases(target, settings.qdrant.alias or "") as aliases:
-        return aliases.family()
+    return ServerAliases(wiring.target_of(settings, None), settings.qdrant.alias or "")
 
 
 def named(base: Settings, name: str) -> Settings:

@@ -167,6 +167,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         fields = dataclasses.asdict(self)
+        if self.alias is None:
+            del fields["alias"], fields["live"]
         stages = {
             name: {key: round(seconds, 3) for key, seconds in times.items()}
             for name, times in fields.pop("stages").items()

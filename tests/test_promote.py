@@ -18,6 +18,7 @@ from ingestor.errors import ConfigError
 from ingestor.generations import name_of, own
 from ingestor.lock import Lock
 from ingestor.sink import index_watch
+from ingestor.sink.generation import Family, Generation
 from tests.running import DIMENSION, Workplace, documents, failing, run_here
 from tests.servers import QdrantServer
 from tests.sinks import IDENTITY, served, stored
@@ -96,6 +97,31 @@ def test_a_name_hangs_on_both_identities_and_nothing_else() -> None:
     assert first.startswith("wiki__")
 
 
+def family(*turns: int, live: int | None, **others: int) -> Family:
+    """Collections `c0`, `c1` ... with these turns; aliases by the number of what they point at."""
+    aliases = {alias: f"c{number}" for alias, number in others.items()}
+    aliases |= {} if live is None else {"live": f"c{live}"}
+    return Family("live", aliases, tuple(Generation(f"c{n}", {}, turn) for n, turn in enumerate(turns)))
+
+
+def names(generations: list[Generation]) -> list[str]:
+    return [one.name for one in generations]
+
+
+def test_what_was_live_before() -> None:
+    assert names(family(1, 4, 3, 0, live=1).earlier()) == ["c2", "c0"]
+    assert names(family(1, 4, 3, 0, live=2).earlier()) == ["c0"]  # c1 was rolled back from
+    assert names(family(1, 4, 3, 0, live=0).earlier()) == []
+    assert names(family(1, 4, live=None).earlier()) == ["c1", "c0"]  # somebody removed the alias
+    assert names(family(1, 4, live=7).earlier()) == ["c1", "c0"]  # it points at a collection of others
+
+
+def test_what_is_dropped() -> None:
+    assert names(family(1, 2, 3, 4, 0, live=3).superfluous(1)) == ["c1", "c0"]
+    assert names(family(1, 2, 3, 4, 0, live=3).superfluous(3)) == []
+    assert names(family(1, 2, 3, 4, 0, live=3, test=1).superfluous(1)) == ["c0"]
+
+
 def test_from_nothing_to_live(place, ask, client):
     code, _, err = ask("search", "document")
     assert (code, "points at nothing yet" in err) == (1, True)
@@ -163,22 +189,22 @@ def test_another_identity_is_built_beside_what_is_live(place, ask, client, qdran
 
 @pytest.mark.slow
 def test_old_ones_are_dropped_with_their_state(place, ask, client):
-    names = []
+    built = []
     for overrides in ([], [OTHER], [THIRD]):
         build(place, *overrides)
         _, out, _ = ask("promote", "--sample", "0", *setting(*overrides))
-        names.append(name(*overrides))
-    assert f"dropped {names[0]}" in out
-    assert collections(client) == set(names[1:])
+        built.append(name(*overrides))
+    assert f"dropped {built[0]}" in out
+    assert collections(client) == set(built[1:])
     states = {path.name for path in place.folder.glob("state*.sqlite3")}
-    assert states == {f"state{one.removeprefix('things')}.sqlite3" for one in names[1:]}
+    assert states == {f"state{one.removeprefix('things')}.sqlite3" for one in built[1:]}
     ask("rollback")
-    assert live(client) == names[1]
+    assert live(client) == built[1]
     build(place)  # the first one is built anew
     ask("promote", "--sample", "0", "--set", "qdrant.keep=2")
     ask("rollback")
-    assert live(client) == names[1]  # not the one that was rolled back from
-    assert collections(client) == set(names)
+    assert live(client) == built[1]  # not the one that was rolled back from
+    assert collections(client) == set(built)
 
 
 @pytest.mark.slow

@@ -29,8 +29,7 @@ def test_json_has_the_keys_of_the_contract_in_order(report):
     report.shard_errors = [Remark("a.gz", "truncated_input", "ends at byte 7")]
     found = json.loads(report.to_json())
     assert list(found) == [
-        *("status", "exit_code", "target", "collection", "alias", "live", "seconds"),
-        *("shards", "documents", "failures_open"),
+        *("status", "exit_code", "target", "collection", "seconds", "shards", "documents", "failures_open"),
         *("rejected_by_kind", "skipped_by_kind", "shard_errors", "warnings", "refused"),
         *("chunks", "points", "tokens"),
         *("replaced_characters", "rates", "stages", "bottleneck"),

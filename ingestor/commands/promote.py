@@ -15,7 +15,6 @@ from ingestor.config import Settings
 from ingestor.errors import ConfigError, LockedError, NothingThereError, VerificationError
 from ingestor.generations import Standing
 from ingestor.lock import Lock
-from ingestor.sink.generation import Family, Generation
 from ingestor.sink.index_watch import Verdict, Watch
 
 Note = Callable[[str], None]
@@ -60,15 +59,10 @@ def rollback(settings: Settings) -> Iterator[str]:
         ConfigError: there is no alias.
         NothingThereError: nothing that was live before is there any more.
     """
-    require_alias(settings)
-    from ingestor.sink.server_aliases import ServerAliases
-
-    alias, target = settings.qdrant.alias or "", wiring.target_of(settings, None)
-    with Lock.acquire(alias_lock(settings)), ServerAliases(target, alias) as aliases:
+    alias = require_alias(settings)
+    with Lock.acquire(alias_lock(settings)), generations.aliases_of(settings) as aliases:
         family = aliases.family()
-        live = family.find(family.live)
-        earlier = family.earlier(live.turn) if live else []
-        if not earlier:
+        if not (earlier := family.earlier()):
             raise NothingThereError(
                 f"alias {alias!r} points at {family.live or 'nothing'}, and no collection is there that was"
                 " live before; qdrant.keep says how many promote leaves"
@@ -77,9 +71,10 @@ def rollback(settings: Settings) -> Iterator[str]:
     yield f"alias {alias}: {family.live} -> {earlier[0].name}"
 
 
-def require_alias(settings: Settings) -> None:
+def require_alias(settings: Settings) -> str:
     if settings.qdrant.alias is None:
         raise ConfigError("qdrant.alias is not set, so there is nothing to switch")
+    return settings.qdrant.alias
 
 
 def alias_lock(settings: Settings) -> Path:
@@ -112,13 +107,11 @@ def wait_for_index(settings: Settings, note: Note) -> None:
 
 def switch(standing: Standing) -> str:
     """Point the alias at the configuration's collection, unless it does; notes first which was live when."""
-    from ingestor.sink.server_aliases import ServerAliases
-
-    new, alias = standing.settings.qdrant.collection, standing.alias or ""
-    if standing.is_live:
-        return f"alias {alias}: {new}, as before"
-    with ServerAliases(wiring.target_of(standing.base, None), alias) as aliases:
+    new, alias = standing.settings.qdrant.collection, standing.alias
+    with generations.aliases_of(standing.base) as aliases:
         family = aliases.family()
+        if family.live == new:
+            return f"alias {alias}: {new}, as before"
         turn = family.next_turn
         if family.live and family.find(family.live):
             aliases.mark(family.live, turn)  # what `rollback` goes back to
@@ -129,12 +122,10 @@ def switch(standing: Standing) -> str:
 
 def drop_old(standing: Standing) -> Iterator[str]:
     """Drop what was live longer ago than `qdrant.keep` says, with its state; what never was live stays."""
-    from ingestor.sink.server_aliases import ServerAliases
-
     base = standing.base
-    with ServerAliases(wiring.target_of(base, None), standing.alias or "") as aliases:
+    with generations.aliases_of(base) as aliases:
         family = aliases.family()
-        for old in superfluous(family, base.qdrant.keep):
+        for old in family.superfluous(base.qdrant.keep):
             settings = generations.named(base, old.name)
             try:
                 with Lock.acquire(wiring.state_lock(settings)):
@@ -147,12 +138,6 @@ def drop_old(standing: Standing) -> Iterator[str]:
         for one in family.generations:
             if one.turn == 0:
                 yield f"left alone {one.name}, which never was live"
-
-
-def superfluous(family: Family, keep: int) -> list[Generation]:
-    """What is older than the collections to be kept."""
-    live = family.find(family.live)
-    return family.earlier(live.turn)[keep:] if live else []
 
 
 def forget(state: Path) -> None:

@@ -26,22 +26,35 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All collections of one name that this program wrote, and where the alias points.
+    """All collections of one name that this program wrote, and where aliases point.
 
     Attributes:
-        live: what the alias points at, whoever made it; None where there is no such alias.
+        alias: the one that searches ask for.
+        aliases: all of the server's, and what they point at.
     """
 
-    live: str | None
+    alias: str | None
+    aliases: Mapping[str, str]
     generations: tuple[Generation, ...]
+
+    @property
+    def live(self) -> str | None:
+        """What the alias points at, whoever made it; None where there is no such alias."""
+        return self.aliases.get(self.alias or "")
 
     def find(self, name: str | None) -> Generation | None:
         return next((one for one in self.generations if one.name == name), None)
 
-    def earlier(self, turn: int) -> list[Generation]:
-        """Those that were live before that turn, the latest first."""
+    def earlier(self) -> list[Generation]:
+        """Those that were live before what is, the latest first."""
+        live = self.find(self.live)
+        turn = live.turn if live else self.next_turn
         found = [one for one in self.generations if 0 < one.turn < turn]
         return sorted(found, key=lambda one: one.turn, reverse=True)
+
+    def superfluous(self, keep: int) -> list[Generation]:
+        """Those that were live longer ago than the ones to be kept, and that no other alias points at."""
+        return [one for one in self.earlier()[keep:] if one.name not in self.aliases.values()]
 
     def place(self, generation: Generation) -> str:
         """What one of them is to the alias, in words."""

@@ -56,12 +56,12 @@ class ServerAliases:
             )
         ours = re.compile(re.escape(self._target.collection) + f"({SUFFIX})?")
         found = [self._generation(name) for name in names if ours.fullmatch(name)]
-        return Family(self._live(), tuple(one for one in found if one is not None))
+        return Family(self._alias, self._aliases(), tuple(one for one in found if one is not None))
 
     def point_at(self, name: str) -> None:
         """Let the alias point at a collection, in one step: each search sees the old one or the new one."""
         actions = []
-        if self._live() is not None:
+        if self._alias in self._aliases():
             old = qdrant.DeleteAlias(alias_name=self._alias)
             actions.append(qdrant.AliasOperations(delete_alias=old))
         new = qdrant.CreateAlias(alias_name=self._alias, collection_name=name)
@@ -78,9 +78,9 @@ class ServerAliases:
         """Remove a collection."""
         self._ask(self._connection.collections.Delete, qdrant.DeleteCollection(collection_name=name))
 
-    def _live(self) -> str | None:
+    def _aliases(self) -> dict[str, str]:
         found = self._ask(self._connection.collections.ListAliases, qdrant.ListAliasesRequest()).aliases
-        return next((one.collection_name for one in found if one.alias_name == self._alias), None)
+        return {one.alias_name: one.collection_name for one in found}
 
     def _generation(self, name: str) -> Generation | None:
         request = qdrant.GetCollectionInfoRequest(collection_name=name)
