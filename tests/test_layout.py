@@ -73,6 +73,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
         },
         set(),
     ),
+    "float8": (set(), {"torch"}),
     "encode": ({"device", "encoder"}, {"torch"}),
     "budget": ({"device", "encoder", "records"}, {"torch"}),
     "compiling": ({"budget", "device", "encoder"}, {"torch"}),

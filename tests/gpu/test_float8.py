@@ -1,0 +1,28 @@
+"""On a GPU: the eight-bit product is the one that the CPU computes from the same eight-bit numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from ingestor.float8 import Float8Linear
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9),
+        reason="there is no CUDA device with eight-bit floats",
+    ),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 17, 4096])
+def test_gives_what_the_cpu_gives(dtype: torch.dtype, bias: bool, rows: int) -> None:
+    torch.manual_seed(0)
+    layer = Float8Linear(nn.Linear(384, 1536, bias=bias, dtype=dtype))
+    states = torch.randn(1, rows, 384, dtype=dtype)
+    expected, found = layer(states).float(), layer.cuda()(states.cuda()).float().cpu()
+    assert torch.cosine_similarity(found[0], expected[0]).min() > 0.9999
