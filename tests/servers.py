@@ -71,6 +71,14 @@ class QdrantServer:
         """Whether it was started and runs no more."""
         return self._process is not None and self._process.poll() is not None
 
+    def drop(self, collection: str) -> None:
+        """Remove a collection, as somebody else would."""
+        from qdrant_client import grpc as qdrant
+
+        with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
+            collections = qdrant.CollectionsStub(channel)
+            collections.Delete(qdrant.DeleteCollection(collection_name=collection), timeout=10)
+
     def mend(self) -> None:
         """Let nothing go wrong any more, and wait for what it has in hand."""
         self._control("Mend", b"")

@@ -23,7 +23,6 @@ from tests.running import (
     same_points,
     workers,
 )
-from tests.sinks import served, stored
 
 COUNT = 6000
 MANY = 16_000
@@ -235,27 +234,6 @@ def test_drain_that_takes_too_long(stuck, qdrant_server):
     assert "could not be written in time" in error
     qdrant_server.reset()
     run_again(stuck)
-
-
-@pytest.mark.slow
-def test_killed_sink_in_the_middle_of_a_request(tmp_path, qdrant_server):
-    """The server may well have written what nobody was told of."""
-    server = {"path": None, "url": qdrant_server.url, "grpc_port": qdrant_server.port}
-    place = Workplace(tmp_path, qdrant=server)
-    place.write("a.jsonl", documents(1000))
-    qdrant_server.fault(delay=2.0, skip=1)
-    process = place.start_run()
-    eventually(lambda: qdrant_server.calls() >= 2)
-    os.kill(workers(process.pid)["sink"], signal.SIGKILL)
-    ended = place.end(process)
-    assert ended.code == 1
-    [error] = ended.errors
-    assert "the process that writes to it was killed (SIGKILL)" in error
-    assert "run again to complete the work" in error
-    assert ended.report["documents"]["indexed"] < 1000
-    qdrant_server.mend()
-    run_again(place)
-    assert len(place.recorded()) == len(stored(served(qdrant_server, dimension=64))) == 1000
 
 
 @pytest.mark.parametrize(

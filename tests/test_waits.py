@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from ingestor.buffers import BufferPool
 from ingestor.records import UpsertRequest
 from ingestor.sink.pool import SinkPool
-from tests.running import Workplace, documents
 from tests.servers import QdrantServer
 from tests.sinks import IDENTITY, points_of, refused, served, stored, vectors_of
 
@@ -40,22 +37,3 @@ async def test_a_wait_is_shown_while_it_lasts_and_counted(qdrant_server: QdrantS
     assert set(told) == {"rate_limited", "server_unavailable"}
     assert told["rate_limited"].startswith("the server limits the rate of writing: waited 1.")
     assert len(stored(target)) == 10
-
-
-@pytest.mark.slow
-def test_a_run_shows_and_reports_what_it_waited_for(tmp_path, qdrant_server: QdrantServer) -> None:
-    place = Workplace(
-        tmp_path, qdrant={"path": None, "url": qdrant_server.url, "grpc_port": qdrant_server.port}
-    )
-    place.write("a.jsonl", documents(50))
-    qdrant_server.fault(code="RESOURCE_EXHAUSTED", metadata={"retry-after": "12"})  # a line comes every 10 s
-    ended = place.end(place.start("run", "--config", "c.yaml", "--report", "r.json"))
-    assert ended.code == 0, ended.err
-    lines = ended.err.splitlines()
-    assert any("documents/s" in line and "waiting 12 s: the server limits" in line for line in lines)
-    assert any("sink waits" in line and "rate_limited" in line for line in lines)
-    [warning] = ended.report["warnings"]
-    assert (warning["shard"], warning["kind"]) == ("things", "rate_limited")
-    assert "waited 12." in warning["detail"]
-    assert warning["detail"].endswith("(times: 1)")
-    assert len(stored(served(qdrant_server, dimension=64))) == 50
