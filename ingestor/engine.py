@@ -231,6 +231,7 @@ def slot_rows(settings: Settings, dimension: int) -> int | None:
     rows = int(wanted) // (4 * dimension)
     if rows < 1:
         raise ConfigError(
-            f"pipeline.buffer_bytes: {int(wanted)} bytes hold no vector of {dimension} float32 values"
+            f"pipeline.buffer_bytes: {int(wanted)} bytes hold no vector of {dimension} float32 values;"
+            f" set at least {4 * dimension}"
         )
     return rows

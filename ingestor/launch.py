@@ -142,10 +142,12 @@ def check_options(options: RunOptions, outputs: Outputs) -> None:
     if options.chunks and not options.dry_run:
         raise ConfigError("--chunks writes the chunks of a --dry-run; give both")
     if options.dry_run and (options.recreate or options.adopt):
-        raise ConfigError("--dry-run changes nothing, so it excludes --recreate and --adopt")
+        raise ConfigError(
+            "--dry-run changes nothing, so it excludes --recreate and --adopt; leave either out"
+        )
     if options.profile:
         if options.dry_run:
-            raise ConfigError("--profile traces the encoder, and a --dry-run has none")
+            raise ConfigError("--profile traces the encoder, and a --dry-run has none; leave either out")
         trace.prepare_folder(options.profile)
     if outputs.html:
         from ingestor.page import require_libraries
@@ -153,7 +155,7 @@ def check_options(options: RunOptions, outputs: Outputs) -> None:
         require_libraries()
     for option, path in (("report", outputs.report), ("html", outputs.html), ("chunks", options.chunks)):
         if path and not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise ConfigError(f"--{option} {path}: cannot be written; is there such a folder?")
+            raise ConfigError(f"--{option} {path}: cannot be written; make its folder, or name another")
 
 
 def _kill_workers() -> None:

@@ -80,9 +80,11 @@ def read_file(path: Path) -> str:
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file; name the configuration with --config") from None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror}; name a YAML file with --config"
+        ) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}") from None
+        raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from None
 
 
 def read_yaml(text: str, name: str, environ: Mapping[str, str]) -> tuple[Tree, dict[Place, str]]:
@@ -123,7 +125,10 @@ def compose(text: str, name: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{name}, line {mark.line + 1}" if mark else name
-        raise ConfigError(f"{where}: not valid YAML: {error.problem or error.context}") from error
+        raise ConfigError(
+            f"{where}: not valid YAML: {error.problem or error.context};"
+            " text with any of : # [ { in it needs quotes"
+        ) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from error
 
@@ -153,7 +158,9 @@ def pairs(node: yaml.MappingNode, where: str, seen: Tree) -> Iterator[tuple[str,
             raise ConfigError(f"{where}: a key must be a plain word")
         if key.value in seen:
             line = key.start_mark.line + 1
-            raise ConfigError(f"{where.rpartition(', line ')[0]}, line {line}: {key.value!r} is given twice")
+            raise ConfigError(
+                f"{where.rpartition(', line ')[0]}, line {line}: {key.value!r} is given twice; leave one"
+            )
         yield key.value, value
 
 
@@ -169,7 +176,10 @@ def fill_in(node: yaml.ScalarNode, where: str, environ: Mapping[str, str]) -> st
         if found["fallback"]:
             return value or found["default"]
         if value is None:
-            raise ConfigError(f"{where}: the environment variable {found['name']} is not set")
+            raise ConfigError(
+                f"{where}: the environment variable {found['name']} is not set;"
+                f" set it, or write ${{{found['name']}:-default}}"
+            )
         return value
 
     filled = VARIABLE.sub(value_of, node.value)

@@ -36,7 +36,10 @@ class Lock:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             kind = ResourceError if error.errno in LACKS else ConfigError
-            raise kind(f"{path}: the lock file cannot be made: {reason(error)}") from error
+            raise kind(
+                f"{path}: the lock file cannot be made: {reason(error)}; name a folder that can be"
+                " written to (`state`, qdrant.path)"
+            ) from error
         try:
             wait_for(handle, path, time.monotonic() + wait_s, give_up)
             os.truncate(handle, 0)

@@ -107,7 +107,9 @@ def existing_state(path: Path) -> Path:
         NothingThereError: it is not.
     """
     if not path.exists():
-        raise NothingThereError(f"state {path}: not there yet; nothing was ingested with this configuration")
+        raise NothingThereError(
+            f"state {path}: not there yet; nothing was ingested with this configuration; run it first"
+        )
     return path
 
 

@@ -69,7 +69,7 @@ def complaint(place: Place, found: list[ErrorDetails], known: dict[Place, bool],
     if "extra_forbidden" in kinds:
         return f"{name} is not a known setting; {nearest(place, known)}"
     if "missing" in kinds:
-        return f"{name} is missing"
+        return f"{name} is missing, and has no default; set it"
     if "value_error" in kinds:
         return f"{name} {found[0]['msg'].removeprefix('Value error, ')}"
     wanted = dict.fromkeys(

@@ -129,7 +129,7 @@ def _locate(model: str, revision: str | None) -> tuple[Path, str]:
     if folder.is_dir():
         return folder.resolve(), ""
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
-        raise ModelError(f"{model}: there is no such folder")
+        raise ModelError(f"{model}: there is no such folder; name another, or a model of the hub")
     return _fetch(model, revision)
 
 
@@ -139,12 +139,14 @@ def _package_folder(model: str) -> Path:
     top, *parents = module.split(".")
     spec = importlib.machinery.PathFinder.find_spec(top) if top else None
     if spec is None or spec.submodule_search_locations is None:
-        raise ModelError(f"{model}: no Python package {top!r} is installed here")
+        raise ModelError(
+            f"{model}: no Python package {top!r} is installed here; install it, or name another model"
+        )
     for location in spec.submodule_search_locations:
         folder = Path(location, *parents, inside)
         if folder.is_dir():
             return folder
-    raise ModelError(f"{model}: the package {top!r} has no folder {inside!r}")
+    raise ModelError(f"{model}: the package {top!r} has no folder {inside!r}; see where its config.json lies")
 
 
 def _fetch(model: str, revision: str | None) -> tuple[Path, str]:
@@ -171,7 +173,8 @@ def _snapshot(model: str, revision: str | None, patterns: list[str]) -> Path:
         at = f" at revision {revision}" if revision else ""
         reason = " ".join(str(error).split())
         raise ModelError(
-            f"{model}{at}: neither a folder here nor to be had from the hub: {reason}"
+            f"{model}{at}: neither a folder here nor to be had from the hub; check the name, the network,"
+            f" and HF_TOKEN if it is not public: {reason}"
         ) from error
     return Path(found)
 

@@ -191,7 +191,10 @@ def _kind(model: str, module: Any) -> str:
 
 
 def _demand_files(model: str, folder: Path, weights: bool) -> None:
-    needed = {"config.json": "", "tokenizer.json": "; save it once with transformers' AutoTokenizer"}
+    needed = {
+        "config.json": "; name the folder of a model in the layout of transformers",
+        "tokenizer.json": "; save it once with transformers' AutoTokenizer",
+    }
     for name, advice in needed.items():
         if not (folder / name).exists():
             raise ModelError(f"{model}: {folder} has no {name}{advice}")

@@ -96,7 +96,10 @@ def _written(textfile: str, registry: CollectorRegistry) -> Iterator[None]:
     try:
         write_to_textfile(textfile, registry)
     except OSError as error:
-        raise ConfigError(f"metrics.textfile: {textfile}: cannot be written: {error.strerror}") from error
+        raise ConfigError(
+            f"metrics.textfile: {textfile}: cannot be written: {error.strerror}; make"
+            " its folder, or name another"
+        ) from error
     ended = threading.Event()
 
     def write() -> None:

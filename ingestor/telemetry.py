@@ -41,7 +41,7 @@ def configure_logging(log_format: LogFormat) -> None:
 
     last: Any = structlog.processors.JSONRenderer()
     if log_format == "text":
-        last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
+        last = structlog.dev.ConsoleRenderer(colors=_has_colours(), pad_event_to=0)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -53,6 +53,15 @@ def configure_logging(log_format: LogFormat) -> None:
         logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),  # a live line may have replaced it
         cache_logger_on_first_use=False,
     )
+
+
+def _has_colours() -> bool:
+    """Whether stderr is a terminal, and NO_COLOR is not set."""
+    if not sys.stderr.isatty():
+        return False
+    from rich.console import Console
+
+    return not Console(stderr=True).no_color
 
 
 def logger() -> Any:

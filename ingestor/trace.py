@@ -78,4 +78,6 @@ def prepare_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "trace.json").touch()
     except OSError as error:
-        raise ConfigError(f"--profile {folder}: {error.strerror}") from None
+        raise ConfigError(
+            f"--profile {folder}: {error.strerror}; name a folder that can be written to"
+        ) from None

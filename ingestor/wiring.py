@@ -7,7 +7,7 @@ from typing import Any
 
 from ingestor import identity, model
 from ingestor.config import Settings
-from ingestor.errors import ConfigError
+from ingestor.errors import ConfigError, ModelError
 from ingestor.model import ModelSpec
 from ingestor.sink import Target
 from ingestor.sources import Fields, listing
@@ -37,14 +37,17 @@ def spec_of(settings: Settings) -> ModelSpec:
         ModelError: it is not there, or has a part that is not understood.
     """
     encoder = settings.encoder
-    return model.resolve(
-        encoder.model,
-        revision=encoder.revision,
-        pooling=encoder.pooling,
-        normalize=encoder.normalize,
-        prompt=encoder.prompt,
-        query_prompt=encoder.query_prompt,
-    )
+    try:
+        return model.resolve(
+            encoder.model,
+            revision=encoder.revision,
+            pooling=encoder.pooling,
+            normalize=encoder.normalize,
+            prompt=encoder.prompt,
+            query_prompt=encoder.query_prompt,
+        )
+    except ModelError as error:
+        raise ModelError(f"encoder.model: {error}") from error
 
 
 def target_of(settings: Settings, spec: ModelSpec | None) -> Target:

@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import os
+import pty
+import subprocess
+import sys
 
 import pytest
 
@@ -21,6 +25,25 @@ def test_an_event_is_a_line_on_stderr(capsys, log_format):
     else:
         assert "encoder" in line
         assert "token_budget=1024" in line
+
+
+@pytest.mark.parametrize(("environ", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_colours_are_for_terminals_that_want_them(environ, coloured):
+    script = "from ingestor import telemetry; telemetry.logger().info('encoder', device='cpu')"
+    inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    ours, theirs = pty.openpty()
+    subprocess.run(
+        [sys.executable, "-c", script],
+        stderr=theirs,
+        env={**inherited, "TERM": "xterm", **environ},
+        check=True,
+        timeout=60,
+    )
+    os.close(theirs)
+    said = os.read(ours, 4096)
+    os.close(ours)
+    assert b"encoder" in said
+    assert (b"\x1b[" in said) is coloured
 
 
 async def test_repeats_until_the_block_ends():

@@ -13,7 +13,7 @@ from ingestor import wiring
 from ingestor.commands.common import alone
 from ingestor.commands.vectors import check_model, embed
 from ingestor.config import Settings
-from ingestor.errors import ConfigError
+from ingestor.errors import ConfigError, reason
 from ingestor.generations import stand
 from ingestor.sink import Hit, open_reader
 
@@ -46,11 +46,19 @@ def read_queries(text: str | None, file: Path | None) -> list[Query]:
         return [a_query({"_id": "1", "text": text}, "the query")]
     try:
         lines = file.read_text("utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--queries {file}: cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"--queries {file}: cannot be read: {reason(error)}; name a file of JSON Lines"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"--queries {file}: not UTF-8 text at byte {error.start}; save it as UTF-8"
+        ) from error
     found = [a_query(line, f"{file}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
-        raise ConfigError(f"--queries {file}: holds no query")
+        raise ConfigError(
+            f'--queries {file}: holds no query; each line is like {{"_id": "1", "text": "..."}}'
+        )
     return found
 
 
@@ -58,12 +66,12 @@ def a_query(said: str | dict[str, Any], where: str) -> Query:
     try:
         fields = json.loads(said) if isinstance(said, str) else said
     except ValueError as error:
-        raise ConfigError(f"{where}: not JSON: {error}") from error
+        raise ConfigError(f'{where}: not JSON: {error}; write {{"_id": "1", "text": "..."}}') from error
     text = fields.get("text") if isinstance(fields, dict) else None
     if not isinstance(text, str) or not text.strip():
-        raise ConfigError(f"{where}: a query needs a text that is not empty")
+        raise ConfigError(f"{where}: a query needs a text that is not empty; give it one, or leave it out")
     if "_id" not in fields:
-        raise ConfigError(f"{where}: a query needs an _id")
+        raise ConfigError(f"{where}: a query needs an _id; answers are known by it")
     return Query(str(fields["_id"]), text)
 
 

@@ -53,7 +53,10 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         manifest: dict[str, Any] = orjson.loads(path.read_bytes())
     except FileNotFoundError:
         if folder.is_dir() and any(folder.iterdir()):
-            raise SinkError(f"{folder}: not empty, and no collection of this program; use another") from None
+            raise SinkError(
+                f"{folder}: not empty, and no collection of this program; name another qdrant.path,"
+                " or another qdrant.collection"
+            ) from None
         return None
     except (OSError, ValueError) as error:
         raise SinkError(f"{path}: cannot be read: {error}") from error

@@ -59,7 +59,8 @@ def no_shards(paths: Sequence[str], listing: Listing) -> ConfigError:
     """Says that there is nothing to read, and what was met instead."""
     named = ", ".join(shown(path) if is_url(path) else path for path in paths)
     met = "".join(f"; {name}: {detail}" for name, kind, detail in listing.warnings if kind != "no_match")
-    return ConfigError(f"source.paths: no shard matches {named}{met}")
+    advice = f"put some there, or mend the pattern (relative ones start at {os.getcwd()})"
+    return ConfigError(f"source.paths: no shard matches {named}{met}; {advice}")
 
 
 def _list_files(paths: Sequence[str], root: str | None) -> Listing:
@@ -68,7 +69,10 @@ def _list_files(paths: Sequence[str], root: str | None) -> Listing:
         if os.path.exists(path):
             found.take(path, passed_over=False)
         elif not glob.has_magic(path):
-            raise ConfigError(f"source.paths: {path!r} does not exist")
+            raise ConfigError(
+                f"source.paths: {path!r} does not exist; relative paths start at {os.getcwd()}, and a pattern"
+                " has a *"
+            )
         else:
             matches = sorted(glob.glob(path, recursive=True))
             for match in matches:

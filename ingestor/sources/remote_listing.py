@@ -81,7 +81,9 @@ class _Search:
             return await self._objects(await self._remote.store(url), url)
         except SourceError as error:
             if error.kind == "vanished":
-                return ConfigError(f"source.paths: {shown(url)} does not exist")
+                return ConfigError(
+                    f"source.paths: {shown(url)} does not exist; look at the address, and at whose key is used"
+                )
             return [(shown(url), "unreadable", error.detail)]
         except IngestorError as error:
             return error
