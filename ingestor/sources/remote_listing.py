@@ -82,7 +82,7 @@ class _Search:
         except SourceError as error:
             if error.kind == "vanished":
                 return ConfigError(
-                    f"source.paths: {shown(url)} does not exist; look at the address, and at whose key is used"
+                    f"source.paths: {shown(url)} does not exist; look at the address, and whose key it is"
                 )
             return [(shown(url), "unreadable", error.detail)]
         except IngestorError as error:
