@@ -182,18 +182,22 @@ def search(
 
 
 @app.command(epilog=examples("check --config my.yaml", "check --config my.yaml --json"))
-def check(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Say what a run would stumble over, and what to do about it."""
+def check(
+    config: Config,
+    quick: Annotated[bool, typer.Option("--quick", help="Do not load the model's weights.")] = False,
+    as_json: AsJson = False,
+    overrides: Overrides = None,
+) -> None:
+    """Say what a run would stumble over, what to do about it, and how long it will take."""
     from ingestor.commands import check as command
 
     settings = read_settings(config, overrides)
     findings = []
-    for finding in command.check(settings):
+    for finding in command.check(settings, quick=quick):
         findings.append(finding)
         if not as_json:
-            show([str(finding)])
-    if as_json:
-        show([command.as_json(findings)])
+            show([finding])
+    show([command.as_json(findings) if as_json else command.summary(findings)])
     raise typer.Exit(command.exit_code(findings))
 
 
@@ -232,7 +236,7 @@ def verify(
 
     settings = own(read_settings(config, overrides))
     found = command.verify(settings, sample=sample)
-    show([command.as_json(settings, found)] if as_json else map(str, command.findings(found)))
+    show([command.as_json(settings, found)] if as_json else command.findings(found))
     command.require_same(settings, found)
 
 
@@ -286,9 +290,15 @@ def rollback(config: Config, overrides: Overrides = None) -> None:
     show(command.rollback(read_settings(config, overrides)))
 
 
-def show(lines: Iterable[str]) -> None:
+def show(lines: Iterable[object]) -> None:
+    """Print on stdout; what is more than text, as rich as the terminal can show it."""
     for line in lines:
-        typer.echo(line)
+        if isinstance(line, str) or not sys.stdout.isatty():
+            typer.echo(str(line))
+        else:
+            from rich.console import Console
+
+            Console(highlight=False, markup=False, emoji=False).print(line)
 
 
 def read_settings(config: Path, overrides: list[str] | None) -> Settings:

@@ -100,6 +100,12 @@ class CudaDevice:
             _runtime().cudaHostUnregister(self._registered.pop())
 
 
+def room(device: torch.device) -> tuple[str, int, int]:
+    """The GPU's name, and its free and whole memory in bytes."""
+    free, total = torch.cuda.mem_get_info(device)
+    return torch.cuda.get_device_name(device), free, total
+
+
 def _stream(index: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn import functional
 
@@ -84,7 +85,7 @@ def load_model(spec: ModelSpec, dtype: torch.dtype) -> Any:
             model, loading = AutoModel.from_pretrained(
                 spec.folder, local_files_only=True, dtype=dtype, output_loading_info=True
             )
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{spec.name}: transformers cannot load it: {reason}") from error
     missing = sorted(name for name in loading["missing_keys"] if not name.startswith("pooler."))

@@ -19,7 +19,7 @@ from ingestor.calibration import Calibration
 from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import copy_state
 from ingestor.engine import Engine
-from ingestor.errors import ConfigError, IdentityMismatchError, SourceError
+from ingestor.errors import ConfigError, SourceError
 from ingestor.forms import of_its_own
 from ingestor.generations import Standing
 from ingestor.ledger import Ledger
@@ -218,13 +218,7 @@ async def check_identity(job: Job) -> None:
         await loop.run_in_executor(job.unpack, check_target, target)
         return
     await recall_form(job)
-    if known is not None and (there := orjson.loads(known)) != here:
-        names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
-        differing = "; ".join(f"{name}: {there.get(name)!r} there, {here.get(name)!r} here" for name in names)
-        raise IdentityMismatchError(
-            f"state {job.settings.state}: the collection holds vectors of another model ({differing});"
-            " nothing was written. Use another collection and state, or --recreate to embed everything anew"
-        )
+    wiring.check_known(job.settings, orjson.loads(known or "null"), here)
     if not job.options.adopt and not await job.in_ledger(job.ledger.is_empty):
         job.warn("drift", await loop.run_in_executor(job.unpack, check_filled, target, job.identity))
 

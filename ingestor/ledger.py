@@ -26,10 +26,10 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import orjson
 
-from ingestor.errors import ConfigError, ResourceError, reason
+from ingestor.errors import ResourceError, reason
 from ingestor.failures import Failures
 from ingestor.leaving import Leaving
-from ingestor.lookup import LEFT, SCHEMA, VERSION, state_error, totals
+from ingestor.lookup import LEFT, SCHEMA, VERSION, other_version, state_error, totals
 from ingestor.records import Census, Shard, Verdict
 from ingestor.writes import Writes
 
@@ -116,10 +116,7 @@ class Ledger:
         except OSError as error:
             raise ResourceError(f"state {path}: {reason(error)}") from error
         if version != VERSION:
-            raise ConfigError(
-                f"state {path}: written by another version of the ingestor (schema {version}, not {VERSION})."
-                " Use that version, or name a new state file and run with --recreate"
-            )
+            raise other_version(path, version)
         return cls(path, file, thread)
 
     async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

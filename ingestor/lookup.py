@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import sqlite3
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ingestor.errors import LACKS, ConfigError, NothingThereError, ResourceError
 
 VERSION = 1
+TELLING_TOKENS = 50_000
+"""A run over fewer is mostly its beginning."""
 LEFT = 0
 """Key of the shard that holds what left the source."""
 
@@ -141,13 +143,10 @@ def read_status(path: Path) -> dict[str, Any]:
         ConfigError: it is none, or cannot be read.
     """
     existing_state(path)
-    try:
-        file = open_to_read(path)
+    with _opened(path) as file:
         documents, points, failures = totals(file)
         meta = dict(file.execute("SELECT name, value FROM meta").fetchall())
         run = file.execute("SELECT started, ended, status FROM runs ORDER BY id DESC LIMIT 1").fetchone()
-    except sqlite3.DatabaseError as error:
-        raise state_error(path, error) from error
     last = run and {"started": run[0], "ended": run[1], "status": run[2]}
     return {
         "documents": documents,
@@ -157,6 +156,64 @@ def read_status(path: Path) -> dict[str, Any]:
         "identity": json.loads(meta.get("identity", "null")),
         "last_run": last,
     }
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """An existing state file.
+
+    Raises:
+        ConfigError, ResourceError: it is none, or cannot be read.
+    """
+    try:
+        with closing(open_to_read(path)) as file:
+            yield file
+    except sqlite3.DatabaseError as error:
+        raise state_error(path, error) from error
+
+
+def check_version(path: Path) -> None:
+    """Refuse a state file of another version.
+
+    Raises:
+        ConfigError: it is one, or no state file at all.
+        ResourceError: it cannot be read.
+    """
+    with _opened(path) as file:
+        version = file.execute("PRAGMA user_version").fetchone()[0]
+        empty = not file.execute("SELECT 1 FROM sqlite_master").fetchone()
+    if version != VERSION and not (version == 0 and empty):
+        raise other_version(path, version)
+
+
+def other_version(path: Path, version: int) -> ConfigError:
+    return ConfigError(
+        f"state {path}: written by another version of the ingestor (schema {version}, not {VERSION})."
+        " Use that version, or name a new state file and run with --recreate"
+    )
+
+
+def read_finished(path: Path) -> dict[str, str]:
+    """Fingerprints of the shards that were read to their end, by name; none without a state file."""
+    if not path.exists():
+        return {}
+    query = "SELECT name, fingerprint FROM shards WHERE current AND fingerprint IS NOT NULL"
+    with _opened(path) as file:
+        return dict(file.execute(query).fetchall())
+
+
+def read_speed(path: Path) -> float | None:
+    """Tokens a second of the last run that embedded enough to tell; None without one."""
+    if not path.exists():
+        return None
+    query = "SELECT report FROM runs WHERE report IS NOT NULL ORDER BY id DESC LIMIT 50"
+    with _opened(path) as file:
+        reports = [json.loads(report) for (report,) in file.execute(query)]
+    for report in reports:
+        tokens, seconds = report["tokens"]["embedded"], report["seconds"]
+        if tokens >= TELLING_TOKENS and seconds > 0:
+            return float(tokens / seconds)
+    return None
 
 
 def state_error(path: Path, error: sqlite3.DatabaseError) -> ConfigError | ResourceError:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ingestor import identity, model
 from ingestor.config import Settings
-from ingestor.errors import ConfigError, ModelError
+from ingestor.errors import ConfigError, IdentityMismatchError, ModelError
 from ingestor.model import ModelSpec
 from ingestor.sink import Target
 from ingestor.sources import Fields, listing
@@ -89,6 +89,27 @@ def identity_of(settings: Settings, spec: ModelSpec) -> dict[str, dict[str, Any]
         "chunking": [CHUNKING, *chunk_limits(settings, spec)],
     }
     return {"vector": vector, "record": record}
+
+
+def check_known(settings: Settings, there: dict[str, Any] | None, here: dict[str, Any]) -> None:
+    """Refuse a state file whose documents have vectors of another model.
+
+    Args:
+        settings: the run's.
+        there: the vector identity that the state file knows, if it knows one.
+        here: that of the settings.
+
+    Raises:
+        IdentityMismatchError: names what differs.
+    """
+    if there is None or there == here:
+        return
+    names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
+    differing = "; ".join(f"{name}: {there.get(name)!r} there, {here.get(name)!r} here" for name in names)
+    raise IdentityMismatchError(
+        f"state {settings.state}: the collection holds vectors of another model ({differing});"
+        " nothing was written. Use another collection and state, or --recreate to embed everything anew"
+    )
 
 
 def reading_of(settings: Settings, record: dict[str, Any]) -> dict[str, Any]:

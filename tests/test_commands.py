@@ -1,4 +1,4 @@
-"""search, check and status over a small collection of its own, in the embedded engine."""
+"""search and status over a small collection of its own, in the embedded engine."""
 
 import json
 import subprocess
@@ -141,39 +141,3 @@ def test_status(ask):
     assert found["identity"]["size"] == 64
     assert found["last_run"]["status"] == "complete"
     assert "documents   3" in ask("status")[1]
-
-
-def test_check_of_what_is_well(ask):
-    code, out, err = ask("check", "--json")
-    assert (code, err) == (0, "")
-    verdicts = {finding["name"]: finding["verdict"] for finding in json.loads(out)}
-    names = "config shards disk lock device model", "qdrant collection"
-    assert list(verdicts) == [*names[0].split(), "shared memory", *names[1].split()]
-    assert set(verdicts.values()) <= {"ok", "warn"}
-    assert "3 points" in out
-
-
-@pytest.mark.parametrize(
-    ("override", "name", "code"),
-    [
-        ("source.paths=[none/*.jsonl]", "shards", 2),
-        ("encoder.model=package:nothing/model", "model", 2),
-        ("encoder.model=hash:32", "collection", 4),
-        ("encoder.device=cuda:99", "device", 2),
-        ("pipeline.buffer_bytes=100TiB", "shared memory", 1),
-        ("qdrant.url=http://localhost:1", "qdrant", 1),
-        ("state=other.sqlite3", "collection", 4),
-    ],
-)
-def test_check_of_what_is_wrong(ask, override, name, code):
-    got, out, err = ask("check", "--set", override, "--set", "qdrant.timeout_s=2")
-    failed = [line for line in out.splitlines() if line.startswith("FAIL")]
-    assert (got, err) == (code, "")
-    assert [line.split("  ")[0].removeprefix("FAIL ") for line in failed] == [name]
-
-
-def test_check_sees_a_run(ask, folder):
-    with Lock.acquire(folder / "state.sqlite3.lock"):
-        code, out, _ = ask("check")
-    assert code == 5
-    assert "FAIL lock" in out

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ingestor import wiring
 from ingestor.config import Settings
 from ingestor.lock import Lock
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+COLOURS = {"ok": "green", "warn": "bold yellow", "FAIL": "bold red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,20 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.verdict:<5}{self.name:<15}{self.detail}"
+
+    def __rich__(self) -> RenderableType:
+        """For a terminal: in colour, and wrapped within its column."""
+        from rich.table import Table
+        from rich.text import Text
+
+        row = Table.grid(padding=(0, 1, 0, 0))
+        row.add_column(width=4)
+        row.add_column(width=13)
+        row.add_column(overflow="fold")
+        bold = "bold" if not self.name else ""
+        style = COLOURS[self.verdict]
+        row.add_row(Text(self.verdict, style), Text(self.name, "bold"), Text(self.detail, bold))
+        return row
 
 
 @contextmanager

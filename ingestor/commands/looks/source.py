@@ -1,0 +1,155 @@
+"""Shards and their records, and what a run over all of them will come to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import orjson
+
+from ingestor import wiring
+from ingestor.commands.looks import OK, WARN, Known, Look
+from ingestor.commands.looks.sample import Sample, take
+from ingestor.config import Settings
+from ingestor.errors import ConfigError
+from ingestor.identity import salt_of
+from ingestor.lookup import read_finished, read_speed
+from ingestor.records import Shard
+from ingestor.sink.place import free_bytes
+from ingestor.sources.listing import no_shards
+from ingestor.sources.remote import Remote
+from ingestor.words import duration, short
+
+FIRST_NAMES = 3
+MANY_REFUSED = 0.05
+"""Share of the records from which on the settings are to be doubted, and not the source."""
+FIELDS_NAMED = 12
+
+
+def shards(known: Known) -> Look:
+    """What there is to read."""
+    with Remote() as remote:
+        found = known.listing = wiring.listing_of(known.settings, remote)
+    for place, kind, detail in found.warnings[:FIRST_NAMES]:
+        yield WARN, f"{place}: {kind}: {detail}"
+    if len(found.warnings) > FIRST_NAMES:
+        yield WARN, f"and {len(found.warnings) - FIRST_NAMES:,} more such warnings; a run's report has all"
+    if not found.shards:
+        raise no_shards(known.settings.source.paths, found)
+    names = ", ".join(shard.name for shard in found.shards[:FIRST_NAMES])
+    more = ", ..." if len(found.shards) > FIRST_NAMES else ""
+    megabytes = sum(shard.size for shard in found.shards) / 1e6
+    yield OK, f"{_count(len(found.shards), 'shard')}, {megabytes:,.1f} MB: {names}{more}"
+
+
+def records(known: Known) -> Look:
+    """Whether the first records of some shards become documents."""
+    assert known.listing
+    assert known.spec
+    with Remote() as remote:
+        sample = known.sample = take(known.settings, known.spec, known.listing.shards, remote)
+    refused, skipped = len(sample.failures), sample.skipped.total()
+    seen = sample.documents + sample.duplicates + refused + skipped
+    for shard, kind, detail in sample.errors[:FIRST_NAMES]:
+        yield WARN, f"{shard}: {kind}: {detail}; mend or remove it, a run ends with exit code 3"
+    for shard, kind, detail in sample.warnings[:FIRST_NAMES]:
+        yield WARN, f"{shard}: {kind}: {detail}"
+    if seen and not sample.documents + sample.duplicates:
+        raise ConfigError(
+            f"none of the first {seen:,} records can be used: {_kinds(sample)}{_advice(sample)}"
+        )
+    if refused:
+        advice = _advice(sample) if refused > MANY_REFUSED * seen else "; a run ends with exit code 3"
+        yield WARN, f"{refused:,} of the first {seen:,} records are refused: {_kinds(sample)}{advice}"
+    if not seen and not sample.errors:
+        yield WARN, f"no records in the first {sample.shards:,} shards; are they empty?"
+        return
+    formats = ", ".join(name for name, _ in sample.formats.most_common())
+    passed = f", {skipped:,} passed over" if skipped else ""
+    where = f"at the beginning of {_count(sample.shards, 'shard')} ({formats})"
+    yield (
+        OK,
+        f"{sample.documents:,} documents{passed} {where}:"
+        f" {len(sample.chunks):,} chunks, {sample.tokens:,} tokens",
+    )
+
+
+def _count(number: int, of: str) -> str:
+    return f"{number:,} {of}" + "s" * (number != 1)
+
+
+def _kinds(sample: Sample) -> str:
+    """The kinds of refusals with their numbers, and the first one in full."""
+    kinds = Counter(failure.kind for failure in sample.failures)
+    kinds.update({f"passed over: {kind}": count for kind, count in sample.skipped.items()})
+    said = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
+    if not sample.failures:
+        return said
+    first = sample.failures[0]
+    return f"{said}; the first is {first.shard}:{first.place}: {first.detail}"
+
+
+def _advice(sample: Sample) -> str:
+    """What to set, where it is the settings' fault."""
+    kinds = {failure.kind for failure in sample.failures}
+    names = _field_names(sample)
+    if not kinds & {"missing_text", "missing_id", "empty_text", "wrong_type"} or not names:
+        return "; see source.format, source.text_field and source.id_field"
+    return f"; set source.text_field and source.id_field (there are: {', '.join(names[:FIELDS_NAMED])})"
+
+
+def _field_names(sample: Sample) -> list[str]:
+    """The fields of the first record, where a line is an object."""
+    if sample.first is None or sample.first.format != "jsonl":
+        return []
+    try:
+        record = orjson.loads(sample.first.data.split(b"\n", 1)[0])
+    except orjson.JSONDecodeError:
+        return []
+    return [str(name) for name in record] if isinstance(record, dict) else []
+
+
+def estimate(known: Known) -> Look:
+    """How much there is to do, and how long it will take."""
+    sample, settings = known.sample, known.settings
+    assert known.listing
+    assert known.spec
+    if sample is None or not sample.documents or not sample.read:
+        yield WARN, "no estimate without documents to judge by"
+        return
+    waiting = _unfinished(known.listing.shards, settings, known)
+    size, new = (sum(shard.size for shard in some) for some in (known.listing.shards, waiting))
+    documents = sample.documents * size / sample.read
+    chunks = documents * len(sample.chunks) / sample.documents
+    tokens, all_tokens = (sample.tokens * some / sample.read for some in (new, size))
+    said = f"about {short(documents)} documents, {short(chunks)} chunks, {short(all_tokens)} tokens"
+    speed, whose = read_speed(Path(settings.state)), "as fast as the last run"
+    if speed is None:
+        speed, whose = known.tokens_per_s, "as fast as the encoder is now, alone"
+    if len(waiting) < len(known.listing.shards):
+        said += f" in all, {short(tokens)} of them in {_count(len(waiting), 'shard')}, new or changed"
+    if speed and tokens:
+        said += f": {duration(tokens / speed)} at {short(speed)} tokens/s, {whose}"
+    yield OK, said
+    yield from _room(
+        settings, chunks * (4 * known.spec.dimension + sample.payload_bytes / len(sample.chunks))
+    )
+
+
+def _room(settings: Settings, size: float) -> Look:
+    """Whether the disk of the embedded engine has room for vectors and payloads alone."""
+    if settings.qdrant.path and size > (free := free_bytes(Path(settings.qdrant.path))):
+        yield (
+            WARN,
+            f"vectors and payloads will take {size / 1e9:,.1f} GB or more, and {free / 1e9:,.1f} GB are"
+            " free; make room, or set qdrant.path to another disk",
+        )
+
+
+def _unfinished(shards: list[Shard], settings: Settings, known: Known) -> list[Shard]:
+    """Those that a run would read: new, changed, or to be read in another way."""
+    assert known.spec
+    record = wiring.identity_of(settings, known.spec)["record"]
+    salt = salt_of(wiring.reading_of(settings, record)).hex()
+    done = read_finished(Path(settings.state))
+    return [shard for shard in shards if done.get(shard.name) != f"{shard.fingerprint}:{salt}"]
