@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,8 +15,9 @@ from ingestor.config import load
 from ingestor.errors import ConfigError
 from ingestor.generations import name_of, own
 from ingestor.lock import Lock
-from ingestor.sink import index_watch
+from ingestor.sink import Target, index_watch
 from ingestor.sink.generation import Family, Generation
+from tests.querying import connect, queried
 from tests.running import DIMENSION, Workplace, documents, failing, run_here
 from tests.servers import QdrantServer
 from tests.sinks import IDENTITY, served, stored
@@ -52,13 +51,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
 
 @pytest.fixture
 def client(qdrant_server: QdrantServer) -> Iterator[QdrantClient]:
-    client = QdrantClient(
-        host="127.0.0.1",
-        grpc_port=qdrant_server.port,
-        prefer_grpc=True,
-        check_compatibility=False,
-        timeout=20,
-    )
+    client = connect(served(qdrant_server))
     yield client
     client.close()
 
@@ -331,64 +324,31 @@ def test_a_lost_answer_to_the_switch_does_no_harm(place, ask, client, qdrant_ser
     assert live(client) == name()
 
 
-class Reader(threading.Thread):
-    """Queries the alias again and again; counts what it got, by which collection it is of."""
-
-    def __init__(self, port: int) -> None:
-        super().__init__()
-        self.found: Counter[str] = Counter()
-        self.failed: list[str] = []
-        self.ended = threading.Event()
-        self._port = port
-
-    def run(self) -> None:
-        client = QdrantClient(
-            host="127.0.0.1", grpc_port=self._port, prefer_grpc=True, check_compatibility=False, timeout=20
-        )
-        asked = models.QueryRequest(query=[1.0] * DIMENSION, limit=5, with_payload=True)
-        while not self.ended.is_set():
-            try:
-                points = client.query_batch_points("live", [asked])[0].points
-            except Exception as error:  # what a caller would see
-                self.failed.append(str(error))
-            else:
-                kinds = {"with kind" if "kind" in (point.payload or {}) else "without" for point in points}
-                self.found[" and ".join(sorted(kinds)) if len(points) == 5 else "too few"] += 1
-        client.close()
-
-
 def check_switching(
-    place: Workplace, ask: Callable[..., tuple[int, str, str]], port: int, times: int
+    place: Workplace, ask: Callable[..., tuple[int, str, str]], target: Target, times: int
 ) -> None:
     """Promote and roll back while readers query the alias."""
     other = setting("source.metadata_fields=[]")
     build(place)
     ask("promote", "--sample", "0")
     build(place, "source.metadata_fields=[]")
-    readers = [Reader(port) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    try:
+    with queried(target, "live") as (found, failed):
         for _ in range(times):
             assert ask("promote", "--sample", "0", *other)[0] == 0
             assert ask("rollback")[0] == 0
-    finally:
-        for reader in readers:
-            reader.ended.set()
-            reader.join(30)
-    found = sum((reader.found for reader in readers), Counter())
-    failed = [failure for reader in readers for failure in reader.failed]
     print(f"{times} promotions and rollbacks, {found.total()} queries: {dict(found)}, {len(failed)} failed")
     assert failed == []
     assert set(found) == {"with kind", "without"}
 
 
 def test_switching_under_readers(place, ask, qdrant_server):
-    check_switching(place, ask, qdrant_server.port, 3)
+    check_switching(place, ask, served(qdrant_server, dimension=DIMENSION), 3)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_switching_many_times_under_readers(place, ask, qdrant_server, pytestconfig):
     """`--kills N` times."""
-    check_switching(place, ask, qdrant_server.port, 5 * pytestconfig.getoption("kills"))
+    check_switching(
+        place, ask, served(qdrant_server, dimension=DIMENSION), 5 * pytestconfig.getoption("kills")
+    )
