@@ -25,7 +25,10 @@ from ingestor.telemetry import logger
 
 LIMIT_S = 180.0
 """A compiler that is still at work then is abandoned; half a minute is usual."""
-LOWEST_COSINE = 0.999
+SAME_COSINE = 0.999
+"""Lowest between a chunk's vectors of the compiled model and of the model as it is."""
+ROUNDED_COSINE = 0.98
+"""The same where either rounds to eight bits: what the quality gate sees is of the same size."""
 FEW_TOKENS = 1024
 """Smaller batches are not worth what a compiled model makes of odd sizes."""
 REFUSALS = 8
@@ -37,7 +40,13 @@ class Compilable(Encoder, Protocol):
 
 
 async def compile_encoder(
-    encoder: Compilable, torch_device: torch.device, *, tokens: int, max_tokens: int, stop: asyncio.Event
+    encoder: Compilable,
+    torch_device: torch.device,
+    *,
+    tokens: int,
+    max_tokens: int,
+    stop: asyncio.Event,
+    least_cosine: float = SAME_COSINE,
 ) -> Encoder:
     """Wait until the encoder is compiled; where that fails, or the run is stopped, it comes back as it was.
 
@@ -47,10 +56,11 @@ async def compile_encoder(
         tokens: in the batches to come.
         max_tokens: in the longest chunk.
         stop: gives the compiler up.
+        least_cosine: between vectors of the compiled encoder and of this one.
     """
     since = time.perf_counter()
     logger().info("compile", then="the first batch", most_s=LIMIT_S)
-    thread = _CompilerThread(lambda: _compile(encoder, torch_device, tokens, max_tokens))
+    thread = _CompilerThread(lambda: _compile(encoder, torch_device, tokens, max_tokens, least_cosine))
     try:
         found = await thread.result(stop)
     finally:
@@ -95,7 +105,9 @@ class CompiledEncoder:
             _as_it_is(error)
 
 
-def _compile(encoder: Compilable, torch_device: torch.device, tokens: int, max_tokens: int) -> Encoder:
+def _compile(
+    encoder: Compilable, torch_device: torch.device, tokens: int, max_tokens: int, least_cosine: float
+) -> Encoder:
     """Compile with made-up batches, and hold what comes out against the model as it is."""
     compiled = encoder.compiled(max_tokens)
     for size in (tokens, max(FEW_TOKENS, tokens // 3)):
@@ -103,7 +115,7 @@ def _compile(encoder: Compilable, torch_device: torch.device, tokens: int, max_t
         with torch.inference_mode(), _stream_of_its_own(torch_device):
             found, expected = compiled.forward(batch), encoder.forward(batch)
             lowest = float(functional.cosine_similarity(found, expected).min())
-        if not lowest >= LOWEST_COSINE:
+        if not lowest >= least_cosine:
             raise EncoderError(f"the compiled model gives other vectors: cosine {lowest:.5f}")
     if torch_device.type == "cuda":
         torch.cuda.empty_cache()  # what the stream of its own held on to

@@ -104,7 +104,7 @@ class Encoder(Section):
     """`auto`, `cpu`, `cuda` or `cuda:N`; `auto` takes a GPU where torch sees one."""
     runtime: Literal["auto", "torch", "openvino"] = "auto"
     """What computes the model; openvino is for CPUs. `auto`: torch, and openvino for int8."""
-    precision: Literal["auto", "float32", "float16", "bfloat16", "int8"] = "auto"
+    precision: Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"] = "auto"
     """Of the arithmetic; `auto`: float32 on a CPU, on a GPU what suits the model's family."""
     quality_floor: Annotated[float, Field(ge=0, le=1)] = 0.99
     """Least mean cosine to float32 that vectors of eight bits must have, or the run writes nothing."""

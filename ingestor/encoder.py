@@ -15,6 +15,7 @@ from torch.nn import functional
 from ingestor.buffers import Float32s
 from ingestor.device import Device, DeviceBatch
 from ingestor.errors import ConfigError, ModelError
+from ingestor.float8 import to_float8
 from ingestor.model import ModelSpec
 from ingestor.padded import PaddedEncoder, TorchHidden
 from ingestor.records import Batch
@@ -44,11 +45,11 @@ def load_encoder(spec: ModelSpec, *, device: Device, precision: str = "auto") ->
     Args:
         spec: the model.
         device: where it shall run.
-        precision: `auto`, `float32`, `float16` or `bfloat16`.
+        precision: `auto`, `float32`, `float16`, `bfloat16` or `fp8`.
 
     Raises:
         ModelError: transformers cannot load it, or some of its weights are missing.
-        ConfigError: the precision is none of these.
+        ConfigError: the precision is none of these, or none for this model.
     """
     if not spec.folder:
         return HashEncoder(spec.dimension, device.torch_device)
@@ -56,6 +57,11 @@ def load_encoder(spec: ModelSpec, *, device: Device, precision: str = "auto") ->
     model = load_model(spec, dtype).to(device.torch_device)
     from ingestor.packed import FAMILIES, PackedEncoder, register_varlen
 
+    if precision == "fp8":
+        if spec.architecture not in FAMILIES:
+            known = ", ".join(sorted(FAMILIES))
+            raise ConfigError(f"encoder.precision: fp8 is for {known}, not for {spec.architecture}; set auto")
+        to_float8(model)
     if device.torch_device.type == "cuda" and spec.architecture in FAMILIES and dtype != torch.float32:
         return PackedEncoder(model, spec, attention=register_varlen())
     return PaddedEncoder(TorchHidden(model, spec), spec)
@@ -63,7 +69,7 @@ def load_encoder(spec: ModelSpec, *, device: Device, precision: str = "auto") ->
 
 def choose_dtype(spec: ModelSpec, device: Device, precision: str) -> torch.dtype:
     """The type of the weights and of the arithmetic inside the model; vectors are float32 always."""
-    if precision != "auto":
+    if precision not in ("auto", "fp8"):
         if precision not in DTYPES:
             raise ConfigError(f"encoder.precision: {precision!r} is none of auto, {', '.join(DTYPES)}")
         return DTYPES[precision]

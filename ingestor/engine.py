@@ -155,12 +155,13 @@ async def open_engine(
         sample: gives chunks of the run, to fit a model to or to judge one by.
 
     Raises:
-        ConfigError: the token budget is less than one chunk may have, or a CPU should compile.
+        ConfigError: the token budget is less than one chunk may have, or the device cannot do what is asked.
         EncoderError: the vectors are not good enough.
         ResourceError: there is too little shared memory.
     """
     await asyncio.to_thread(import_module, "ingestor.encoder")  # seconds, in which the loop is needed
     from ingestor.device import open_device
+    from ingestor.float8 import demand_device
     from ingestor.loading import Loader
 
     device = open_device(device_of(settings))
@@ -174,6 +175,8 @@ async def open_engine(
 
     stack.push_async_callback(close)
     on_gpu = device.torch_device.type == "cuda"
+    if settings.encoder.precision == "fp8":
+        demand_device(device.torch_device)
     if settings.encoder.compile == "on" and not on_gpu:
         raise ConfigError(
             "encoder.compile: on is for CUDA devices, it gains nothing on a CPU; set auto or off"

@@ -9,12 +9,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ingestor.errors import ConfigError
+
 E4M3 = torch.float8_e4m3fn
 LARGEST = torch.finfo(E4M3).max
 MULTIPLE = 16
 """The product takes sizes that are multiples of it."""
 SMALLEST = 1e-12
 """No scale is smaller: a row of zeros has one, too."""
+
+
+def demand_device(device: torch.device) -> None:
+    """Refuse a device that has no such products; commands that embed a few texts can do without.
+
+    Raises:
+        ConfigError: says which would do.
+    """
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
+        raise ConfigError(
+            "encoder.precision: fp8 is for CUDA devices of compute capability 8.9 or more (Ada, Hopper and"
+            " newer), and this run has none; set auto, or int8 on a CPU"
+        )
 
 
 def to_float8(model: nn.Module) -> int:

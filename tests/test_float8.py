@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from ingestor.float8 import LARGEST, Float8Linear, quantized, to_float8
+from ingestor.errors import ConfigError
+from ingestor.float8 import LARGEST, Float8Linear, demand_device, quantized, to_float8
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +37,11 @@ def test_a_row_comes_out_the_same_in_any_company():
     layer = Float8Linear(nn.Linear(32, 16))
     states = torch.randn(9, 32)
     assert torch.equal(layer(states)[3], layer(states[3:4])[0])
+
+
+def test_a_run_demands_a_device_that_has_such_products():
+    with pytest.raises(ConfigError, match="fp8 is for CUDA devices of compute capability"):
+        demand_device(torch.device("cpu"))
 
 
 def test_layers_of_odd_sizes_stay():

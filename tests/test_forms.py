@@ -22,7 +22,7 @@ def test_auto_is_torch_but_for_int8() -> None:
 
 def test_only_eight_bits_are_of_their_own() -> None:
     of_all = {precision for precisions in PRECISIONS.values() for precision in precisions}
-    assert {precision for precision in of_all if of_its_own(precision)} == {"int8"}
+    assert {precision for precision in of_all if of_its_own(precision)} == {"int8", "fp8"}
 
 
 @pytest.mark.parametrize("runtime", PRECISIONS)
@@ -46,6 +46,9 @@ def test_each_runtime_takes_its_precisions_and_says_who_takes_others(runtime: st
             {"precision": "int8", "compile_": "on"},
             "compile on is for runtime torch on a GPU, not for openvino",
         ),
+        ({"precision": "fp8", "device": "cpu"}, "precision fp8 is for CUDA devices; set device to auto"),
+        ({"precision": "fp8", "compile_": "off"}, "precision fp8 is slower than 16 bits without"),
+        ({"precision": "fp8", "model": "hash:8"}, "model hash:8 has no weights"),
         ({"precision": "int8", "model": "hash:8"}, "model hash:8 has no weights"),
         ({"runtime": "openvino", "model": "hash:8"}, "model hash:8 has no weights"),
     ],

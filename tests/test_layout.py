@@ -58,7 +58,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "cuda": ({"buffers", "device", "records"}, {"torch"}),
     "prefetch": ({"device", "records"}, {"torch"}),
     "encoder": (
-        {"buffers", "device", "model", "packed", "padded", "records"},
+        {"buffers", "device", "float8", "model", "packed", "padded", "records"},
         {"torch", "transformers"},
     ),
     "padded": ({"device", "model"}, {"torch"}),
@@ -109,6 +109,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
                 "buffers",
                 "calibration",
                 "config",
+                "float8",
                 "device",
                 "encoder",
                 "forms",
