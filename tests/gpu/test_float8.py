@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 from ingestor.float8 import Float8Linear
+from tests.models import save_model
+from tests.running import Workplace, documents
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,3 +30,14 @@ def test_gives_what_the_cpu_gives(dtype: torch.dtype, bias: bool, rows: int) -> 
     states = torch.randn(1, rows, 384, dtype=dtype)
     expected, found = layer(states).float(), layer.cuda()(states.cuda()).float().cpu()
     assert torch.cosine_similarity(found[0], expected[0]).min() > 0.9999
+
+
+def test_a_run_is_judged_and_writes(tmp_path: Path) -> None:
+    save_model(tmp_path, "bert", gentle=True)
+    encoder = {"model": str(tmp_path / "model"), "device": "cuda", "precision": "fp8", "quality_floor": 0.9}
+    made = Workplace(tmp_path / "place", encoder=encoder)
+    made.write("a.jsonl", documents(300))
+    report = made.run().report
+    assert (report["status"], report["documents"]["indexed"]) == ("complete", 300)
+    assert report["quality"]["precision"] == "fp8"
+    assert made.run().report["documents"]["unchanged"] == 300
