@@ -10,7 +10,7 @@ from typing import NamedTuple
 import orjson
 
 from ingestor.identity import document_key
-from ingestor.lookup import LedgerReader, existing_state, open_to_read, totals
+from ingestor.lookup import NO_HASH, LedgerReader, existing_state, open_to_read, totals
 
 
 class Holding(NamedTuple):
@@ -52,7 +52,9 @@ class Holdings:
         yield from self._file.execute("SELECT id, chunks FROM records WHERE chunks > 0")
 
     def doubtful(self, documents: Iterable[str]) -> set[str]:
-        """Those of these documents that an interrupted run had under way, or that this moment's run has."""
+        """Those of these documents that an interrupted run had under way, or that this moment's run has; and
+        those that were incomplete when the state file was made again.
+        """
         asked = set(documents)
         pending = self._file.execute(
             "SELECT id FROM pending WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(asked)),)
@@ -60,7 +62,7 @@ class Holdings:
         found = {id_ for (id_,) in pending}
         for (packed,) in self._file.execute("SELECT documents FROM intents"):
             found |= asked.intersection(orjson.loads(packed)[1])
-        return found
+        return found | {id_ for id_, holding in self.of(asked).items() if holding.hash == NO_HASH}
 
     def last_run(self) -> int:
         """Number of the newest run."""

@@ -29,7 +29,7 @@ import orjson
 from ingestor.errors import ResourceError, reason
 from ingestor.failures import Failures
 from ingestor.leaving import Leaving
-from ingestor.lookup import LEFT, SCHEMA, VERSION, other_version, state_error, totals
+from ingestor.lookup import LEFT, NO_HASH, SCHEMA, VERSION, other_version, state_error, totals
 from ingestor.records import Census, Shard, Verdict
 from ingestor.writes import Writes
 
@@ -309,9 +309,11 @@ class Ledger:
 
     def expected_points(self) -> tuple[int, int]:
         """How many points the collection holds, at least and at most: some documents may be in doubt."""
-        points = self.totals()[1]
-        doubtful = self._file.execute("SELECT COALESCE(SUM(chunks), 0) FROM pending").fetchone()[0]
-        return points, points + int(doubtful)
+        least, most = self._file.execute(
+            "SELECT TOTAL(IIF(hash = ?, 0, chunks)), TOTAL(chunks) FROM records WHERE chunks > 0", (NO_HASH,)
+        ).fetchone()
+        doubtful = self._file.execute("SELECT TOTAL(chunks) FROM pending").fetchone()[0]
+        return int(least), int(most + doubtful)
 
     def start_run(self) -> int:
         return int(

@@ -17,6 +17,8 @@ TELLING_TOKENS = 50_000
 """A run over fewer is mostly its beginning."""
 LEFT = 0
 """Key of the shard that holds what left the source."""
+NO_HASH = bytes(16)
+"""That of a document whose points were found incomplete; no record has it, so the next one is embedded."""
 
 SCHEMA = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import qdrant_edge as edge
 
-from ingestor.commands.rebuild import NO_HASH, Rebuilt, gathered, version
+from ingestor.commands.rebuild import Rebuilt, gathered, version
 from ingestor.identity import document_key, point_id
 from ingestor.lock import Lock
+from ingestor.lookup import NO_HASH
 from ingestor.sink import Stored
 from ingestor.sink.engine import load_shard
 from tests.running import Workplace, documents, same_points
@@ -90,8 +91,11 @@ def test_what_is_incomplete_is_embedded_again(place):
     )
     place.ask("verify", "--sample", "0", code=6)
     assert "5 of them are incomplete" in place.ask("status", "--rebuild").err
+    doubtful = json.loads(place.ask("verify", "--sample", "0", "--json").out)["doubtful"]
+    assert set(doubtful["first"]) == {f"d{number}" for number in range(50, 55)}
     ended = place.run()
     assert ended.documents == {"read": 60, "indexed": 6, "unchanged": 54}
+    assert ended.report["warnings"] == []
     assert ended.report["points"]["deleted"] == 1
     assert place.recorded() == recorded
     assert same_points(before, place.points())

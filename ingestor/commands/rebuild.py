@@ -27,7 +27,7 @@ from ingestor.generations import own
 from ingestor.identity import as_ids, document_key, origin_of
 from ingestor.ledger import Ledger
 from ingestor.lock import Lock
-from ingestor.lookup import LEFT, state_error
+from ingestor.lookup import LEFT, NO_HASH, state_error
 from ingestor.sink import Stored, open_reader
 from ingestor.writes import PART_ROWS, Records, Writes
 
@@ -44,7 +44,6 @@ FROM points GROUP BY key, id
 """
 """Each document: its hash, the most chunks there can be, and whether they are all there, of one version. No
 chunk is met twice, for its number is part of the point's id."""
-NO_HASH = bytes(16)
 
 
 @dataclass(slots=True)

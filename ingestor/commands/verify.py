@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingestor import wiring
 from ingestor.commands.common import Finding, alone
-from ingestor.commands.comparing import Comparison, Found, verify_collection
+from ingestor.commands.comparing import NAMED, Comparison, Found, verify_collection
 from ingestor.commands.vectors import check_model, embed
 from ingestor.config import Settings
 from ingestor.errors import LockedError, VerificationError
@@ -20,9 +20,7 @@ from ingestor.lookup import existing_state
 from ingestor.sink import Float32s, open_reader
 from ingestor.sink.collection import check_state
 
-REBUILD = (
-    "`status --rebuild` makes the state file again from the collection; the next run then mends the rest"
-)
+REBUILD = "`status --rebuild`, then a run, mends it"
 INDEX_ADVICE = {
     "yellow": "the server is building it; nothing to do",
     "grey": "the server has work that it does not do, as after a restart; the next write starts it",
@@ -72,41 +70,38 @@ def is_running(settings: Settings) -> bool:
 def findings(found: Comparison) -> Iterator[Finding]:
     """What was compared, a line each; one that fails says what to do."""
     counts = f"{found.points:,} in the collection, {found.expected:,} in the state file"
-    yield Finding("points", "ok", counts)
+    yield Finding("points", "ok" if found.points == found.expected else "warn", counts)
     if found.points != found.scanned:
         yield Finding("scan", "FAIL", f"met {found.scanned:,} points of {found.points:,}; look again")
-    of = f"of {found.missing_documents:,} documents are not there"
-    yield judged("missing", found.missing, f"{of}; {REBUILD}")
-    yield judged("orphans", found.orphans, f"are of no document of the state file; {REBUILD}")
-    yield judged("payloads", found.differing, f"are of another version of their document; {REBUILD}")
-    if found.sampled:
-        if found.strayed.points:
-            advice = (
-                f"of {found.sampled:,} have another vector than their text; `run --full` embeds all again"
-            )
-            yield judged("vectors", found.strayed, advice)
-        else:
-            least = f"least cosine {found.cosine:.6f}"
-            yield Finding("vectors", "ok", f"{found.sampled:,} texts embedded again, {least}")
+    of = f"of {found.missing_documents:,} documents, are not there; {REBUILD}"
+    yield judged("missing", found.missing, of)
+    yield judged("orphans", found.orphans, f"of no document of the state file; {REBUILD}")
+    yield judged("payloads", found.differing, f"of another version of their document; {REBUILD}")
+    if found.strayed.points:
+        said = f"of {found.sampled:,} have another vector than their text; `run --full` embeds all again"
+        yield judged("vectors", found.strayed, said)
+    elif found.sampled:
+        least = f"least cosine {found.cosine:.6f}"
+        yield Finding("vectors", "ok", f"{found.sampled:,} texts embedded again, {least}")
     if found.doubtful.points:
-        yield Finding("in doubt", "warn", f"{counted(found.doubtful)} are of an interrupted run; run again")
+        said = "left in doubt by an interrupted run or by --rebuild; run again"
+        yield Finding("in doubt", "warn", f"{counted(found.doubtful)}, {said}")
     if found.foreign:
-        yield Finding("foreign", "warn", f"{found.foreign:,} points were not written by this program")
+        yield Finding("foreign", "warn", f"{found.foreign:,}, not written by this program")
     yield about_index(found)
     if found.disturbed:
-        detail = (
-            "was writing meanwhile, and what it has under way may show as a difference; look again after it"
-        )
-        yield Finding("a run", "warn", detail)
+        said = "was writing meanwhile, and what it has under way may show as a difference; look again then"
+        yield Finding("a run", "warn", said)
 
 
 def judged(name: str, found: Found, said: str) -> Finding:
-    return Finding(name, "FAIL", f"{counted(found)} {said}") if found.points else Finding(name, "ok", "none")
+    return Finding(name, "FAIL", f"{counted(found)}, {said}") if found.points else Finding(name, "ok", "none")
 
 
 def counted(found: Found) -> str:
-    named = ", ".join(found.first) + (", ..." if found.points > len(found.first) else "")
-    return f"{found.points:,} points ({named})"
+    """How many points, and of which documents the first of them are."""
+    more = ", ..." if len(found.first) == NAMED and found.points > NAMED else ""
+    return f"{found.points:,} ({', '.join(found.first)}{more})"
 
 
 def about_index(found: Comparison) -> Finding:
