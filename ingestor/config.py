@@ -112,6 +112,8 @@ class Encoder(Section):
     """How token vectors become one; `auto`: as the model's own files say."""
     normalize: Literal["auto"] | bool = "auto"
     """Whether vectors get unit length; `auto`: as the model's own files say."""
+    truncate_dim: AtLeast1 | None = None
+    """Keep so many values of each vector, for models that were trained for that (Matryoshka); null: all."""
     prompt: str | None = None
     """Put before every chunk; null: the model's own, if it names one."""
     query_prompt: str | None = None

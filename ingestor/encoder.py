@@ -16,6 +16,7 @@ from ingestor.buffers import Float32s
 from ingestor.device import Device, DeviceBatch
 from ingestor.errors import ConfigError, ModelError
 from ingestor.float8 import to_float8
+from ingestor.head import Head
 from ingestor.model import ModelSpec
 from ingestor.padded import PaddedEncoder, TorchHidden
 from ingestor.records import Batch
@@ -64,7 +65,7 @@ def load_encoder(spec: ModelSpec, *, device: Device, precision: str = "auto") ->
         to_float8(model)
     if device.torch_device.type == "cuda" and spec.architecture in FAMILIES and dtype != torch.float32:
         return PackedEncoder(model, spec, attention=register_varlen())
-    return PaddedEncoder(TorchHidden(model, spec), spec)
+    return PaddedEncoder(TorchHidden(model, spec), Head(spec, device.torch_device))
 
 
 def choose_dtype(spec: ModelSpec, device: Device, precision: str) -> torch.dtype:

@@ -16,6 +16,7 @@ from ingestor.config import Encoder as Wanted
 from ingestor.device import Device
 from ingestor.encoder import Encoder, choose_dtype, embed, load_encoder
 from ingestor.forms import of_its_own, runtime_of
+from ingestor.head import Head
 from ingestor.model import ModelSpec
 from ingestor.padded import PaddedEncoder
 from ingestor.quality import Float32s, Quality, compare
@@ -195,7 +196,7 @@ class Loader:
         from ingestor.runtimes.openvino import OpenVinoHidden
 
         hidden = await self.device.launch(OpenVinoHidden, folder, precision=precision)
-        return PaddedEncoder(hidden, self.spec)
+        return PaddedEncoder(hidden, Head(self.spec))
 
     async def _quantize(self, source: Path, target: Path, chunks: Sequence[Int32s]) -> None:
         from ingestor.runtimes import quantize

@@ -10,11 +10,11 @@ import importlib.machinery
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
-from ingestor import model_files
+from ingestor import model_files, model_modules
 from ingestor.errors import ModelError
-from ingestor.model_files import Modules
+from ingestor.model_modules import Layer, Modules
 
 Pooling = Literal["mean", "cls", "last"]
 
@@ -39,6 +39,7 @@ class ModelSpec:
         query_prompt: text put before every query.
         architecture: `model_type` of config.json; "hash" for `hash:N`.
         lower_case: the tokenizer must lower the case, whatever tokenizer.json says.
+        layers: what a pooled vector goes through; after them it is cut to `dimension`.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ModelSpec:
     query_prompt: str
     architecture: str
     lower_case: bool = False
+    layers: tuple[Layer, ...] = ()
 
 
 def resolve(
@@ -62,6 +64,7 @@ def resolve(
     normalize: str | bool = "auto",
     prompt: str | None = None,
     query_prompt: str | None = None,
+    truncate_dim: int | None = None,
 ) -> ModelSpec:
     """Find the model, fetching it from the hub where needed, and read its files; blocks.
 
@@ -72,14 +75,17 @@ def resolve(
         normalize: `auto`, or whether vectors get unit length.
         prompt: put before every chunk; None for the model's own.
         query_prompt: put before every query; None for the model's own.
+        truncate_dim: keep so many values of each vector; None for what the model's authors say.
 
     Raises:
         ModelError: it is not there, or it has a part that this encoder does not understand.
     """
     if model.startswith("hash:"):
+        if truncate_dim:
+            raise ModelError(f"{model}: encoder.truncate_dim is for real models; set hash:{truncate_dim}")
         return _hash_spec(model, prompt or "", query_prompt or "")
     folder, found_revision = _locate(model, revision)
-    modules = model_files.read_modules(model, folder)
+    modules = model_modules.read_modules(model, folder)
     config = model_files.read_config(model, modules.folder)
     own_prompt, own_query_prompt = model_files.read_prompts(model, folder)
     prompt = own_prompt if prompt is None else prompt
@@ -90,8 +96,8 @@ def resolve(
     return ModelSpec(
         name=model,
         folder=str(modules.folder),
-        revision=found_revision or _weights_hash(modules.folder),
-        dimension=model_files.dimension(model, config, modules),
+        revision=found_revision or _weights_hash(modules),
+        dimension=_dimension(model, folder, config, modules, truncate_dim),
         pooling=_pooling(model, pooling, modules),
         normalize=modules.normalize if unit is None else unit,
         max_tokens=model_files.max_tokens(model, modules.folder, config),
@@ -99,7 +105,19 @@ def resolve(
         query_prompt=query_prompt,
         architecture=config["model_type"],
         lower_case=model_files.lower_case(model, modules.folder),
+        layers=modules.layers,
     )
+
+
+def _dimension(
+    model: str, folder: Path, config: dict[str, Any], modules: Modules, truncate_dim: int | None
+) -> int:
+    whole = model_modules.dimension(model, config, modules)
+    if truncate_dim is not None and truncate_dim > whole:
+        raise ModelError(
+            f"{model}: encoder.truncate_dim: its vectors have {whole} values, not {truncate_dim}"
+        )
+    return min(whole, truncate_dim or model_files.read_truncate_dim(model, folder) or whole)
 
 
 def _pooling(model: str, configured: str, modules: Modules) -> Pooling:
@@ -153,11 +171,11 @@ def _fetch(model: str, revision: str | None) -> tuple[Path, str]:
     """Fetch the small files first, so that a model that cannot be used is refused before its weights come."""
     folder = _snapshot(model, revision, ["*.json"])
     commit = folder.name
-    modules = model_files.read_modules(model, folder, weights=False)
-    inside = modules.folder.relative_to(folder)
+    modules = model_modules.read_modules(model, folder, weights=False)
     model_files.read_config(model, modules.folder)
-    folder = _snapshot(model, commit, ["*.json", str(inside / model_files.WEIGHTS)])
-    return folder, commit
+    places = [modules.folder, *(Path(layer.folder) for layer in modules.layers)]
+    weights = [str(place.relative_to(folder) / model_modules.WEIGHTS) for place in places]
+    return _snapshot(model, commit, ["*.json", *weights]), commit
 
 
 def _snapshot(model: str, revision: str | None, patterns: list[str]) -> Path:
@@ -179,12 +197,13 @@ def _snapshot(model: str, revision: str | None, patterns: list[str]) -> Path:
     return Path(found)
 
 
-def _weights_hash(folder: Path) -> str:
+def _weights_hash(modules: Modules) -> str:
     """Names the weights the same on every machine; one file's is what `sha256sum` prints."""
     digests = []
-    for path in sorted(folder.glob(model_files.WEIGHTS)):
-        with path.open("rb") as file:
-            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    for folder in (modules.folder, *(Path(layer.folder) for layer in modules.layers)):
+        for path in sorted(folder.glob(model_modules.WEIGHTS)):
+            with path.open("rb") as file:
+                digests.append(hashlib.file_digest(file, "sha256").hexdigest())
     if len(digests) == 1:
         return f"sha256:{digests[0]}"
     return f"sha256:{hashlib.sha256(' '.join(digests).encode()).hexdigest()}"

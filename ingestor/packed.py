@@ -13,14 +13,23 @@ import torch
 from torch import Tensor
 
 from ingestor.device import DeviceBatch
-from ingestor.model import ModelSpec, Pooling
-from ingestor.padded import finish
+from ingestor.head import Head
+from ingestor.model import ModelSpec
 
-FAMILIES = {"bert", "distilbert", "roberta", "xlm-roberta", "modernbert", "qwen3"}
+FAMILIES = {
+    "bert",
+    "distilbert",
+    "roberta",
+    "xlm-roberta",
+    "modernbert",
+    "nomic_bert",
+    "qwen3",
+    "gemma3_text",
+}
 """Architectures whose attention can be replaced. MPNet's cannot: it adds a bias to each pair of positions."""
 
 _AFTER_PADDING = {"roberta", "xlm-roberta"}
-_MASK_BY_LAYER = {"modernbert", "qwen3"}
+_MASK_BY_LAYER = {"modernbert", "qwen3", "gemma3_text"}
 
 
 class PackedEncoder:
@@ -38,8 +47,7 @@ class PackedEncoder:
         model.set_attn_implementation(attention)
         self.dimension = spec.dimension
         self._model = model
-        self._pooling: Pooling = spec.pooling
-        self._normalize = spec.normalize
+        self._head = Head(spec, model.device)
         self._first = model.config.pad_token_id + 1 if spec.architecture in _AFTER_PADDING else 0
         # Masks in a mapping are taken as they are; else the model would look at the positions, and wait.
         by_layer = {"full_attention": None, "sliding_attention": None}
@@ -69,21 +77,13 @@ class PackedEncoder:
             max_length_q=longest,
             max_length_k=longest,
         ).last_hidden_state[0]
-        return finish(self._pool(hidden, batch.offsets), self._normalize)
+        return self._head.packed(hidden, batch.offsets)
 
     def _positions(self, batch: DeviceBatch) -> Tensor:
         """int64[T]: each chunk counts from the family's first position."""
         total = len(batch.tokens)
         starts = torch.repeat_interleave(batch.offsets[:-1], batch.offsets.diff(), output_size=total)
         return torch.arange(self._first, total + self._first, device=starts.device) - starts
-
-    def _pool(self, hidden: Tensor, offsets: Tensor) -> Tensor:
-        if self._pooling == "cls":
-            return hidden.index_select(0, offsets[:-1])
-        if self._pooling == "last":
-            return hidden.index_select(0, offsets[1:] - 1)
-        # Not index_add: its atomics add in another order each time. `unsafe` leaves out a check that waits.
-        return torch.segment_reduce(hidden.float(), "mean", offsets=offsets, axis=0, unsafe=True)
 
 
 def register_varlen() -> str:

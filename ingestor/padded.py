@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from ingestor.device import DeviceBatch
-from ingestor.model import ModelSpec, Pooling
+from ingestor.head import Head
+from ingestor.model import ModelSpec
 
 _TAKES_ANY_MASK = {"bert", "distilbert", "roberta", "xlm-roberta", "mpnet"}
 
@@ -32,39 +32,26 @@ class PaddedEncoder:
 
     Args:
         hidden: the model.
-        spec: says how its hidden states become vectors.
+        head: makes vectors of its hidden states.
     """
 
     packed = False
 
-    def __init__(self, hidden: Hidden, spec: ModelSpec) -> None:
-        self.dimension = spec.dimension
+    def __init__(self, hidden: Hidden, head: Head) -> None:
+        self.dimension = head.dimension
         self._hidden = hidden
-        self._pooling: Pooling = spec.pooling
-        self._normalize = spec.normalize
+        self._head = head
 
     def forward(self, batch: DeviceBatch) -> Tensor:
         longest = batch.longest
         places = torch.arange(longest, device=batch.tokens.device)
         lengths = batch.offsets.diff()
         if len(batch.tokens) == batch.rows * longest:  # no mask needed: attention is faster without
-            hidden = self._hidden(batch.tokens.view(-1, longest), None)
-            mask = torch.ones((), device=hidden.device)
-        else:
-            real = places < lengths[:, None]
-            source = (batch.offsets[:-1, None] + places).clamp_(max=len(batch.tokens) - 1)
-            tokens = torch.where(real, batch.tokens[source], self._hidden.padding)
-            hidden = self._hidden(tokens, real)
-            mask = real[:, :, None]
-        return finish(self._pool(hidden, mask, lengths), self._normalize)
-
-    def _pool(self, hidden: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:
-        if self._pooling == "cls":
-            return hidden[:, 0]
-        if self._pooling == "last":
-            rows = torch.arange(len(hidden), device=hidden.device)
-            return hidden[rows, lengths - 1]
-        return (hidden * mask).sum(1, dtype=torch.float32) / lengths[:, None]
+            return self._head.padded(self._hidden(batch.tokens.view(-1, longest), None), None, lengths)
+        real = places < lengths[:, None]
+        source = (batch.offsets[:-1, None] + places).clamp_(max=len(batch.tokens) - 1)
+        tokens = torch.where(real, batch.tokens[source], self._hidden.padding)
+        return self._head.padded(self._hidden(tokens, real), real, lengths)
 
 
 class TorchHidden:
@@ -100,9 +87,3 @@ def _keep_position_bias(model: Any) -> None:
     most = model.config.max_position_embeddings
     bias = model.encoder.compute_position_bias(torch.empty(1, most, 0, device=model.device))
     model.encoder.compute_position_bias = lambda hidden: bias[:, :, : hidden.shape[1], : hidden.shape[1]]
-
-
-def finish(vectors: Tensor, normalize: bool) -> Tensor:
-    """Pooled vectors as float32, of unit length if wanted."""
-    vectors = vectors.float()
-    return functional.normalize(vectors, dim=1) if normalize else vectors

@@ -45,6 +45,7 @@ def spec_of(settings: Settings) -> ModelSpec:
             normalize=encoder.normalize,
             prompt=encoder.prompt,
             query_prompt=encoder.query_prompt,
+            truncate_dim=encoder.truncate_dim,
         )
     except ModelError as error:
         raise ModelError(f"encoder.model: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from sentence_transformers.sentence_transformer import modules
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
+from torch import nn
 from transformers import AutoModel, PreTrainedTokenizerFast
 from transformers import models as families
 
@@ -50,8 +52,13 @@ _CONFIGS: dict[str, Any] = {
         **_SMALL, local_attention=8, global_attn_every_n_layers=2, bos_token_id=2, eos_token_id=3,
         cls_token_id=2, sep_token_id=3, initializer_cutoff_factor=2.0,
     ),
+    "nomic_bert": lambda: families.NomicBertConfig(**_SMALL, max_position_embeddings=130),
     "qwen3": lambda: families.Qwen3Config(
         **_SMALL, num_key_value_heads=1, head_dim=16, bos_token_id=2, eos_token_id=3
+    ),
+    "gemma3_text": lambda: families.Gemma3TextConfig(
+        **_SMALL, num_key_value_heads=1, head_dim=16, bos_token_id=2, eos_token_id=3, sliding_window=8,
+        sliding_window_pattern=2, query_pre_attn_scalar=16, use_bidirectional_attention=True,
     ),
 }  # fmt: skip
 
@@ -61,13 +68,15 @@ def save_model(
     family: str,
     *,
     pooling: str = "mean",
+    layers: Sequence[nn.Module] = (),
     normalize: bool = True,
     gentle: bool = False,
     **saved: Any,
 ) -> SentenceTransformer:
     """Make a model, save it under `folder`, and return sentence-transformers' reading of it.
 
-    `gentle` gives weights as small as trained ones, for tests of precision.
+    `layers` come between the pooling and a last Normalize. `gentle` gives weights as small as trained ones,
+    for tests of precision.
     """
     bare, whole = folder / "bare", folder / "model"
     torch.manual_seed(7)
@@ -76,7 +85,7 @@ def save_model(
         config.initializer_range = 0.1
     AutoModel.from_config(config).save_pretrained(bare)
     _tokenizer(append_only=family == "qwen3").save_pretrained(bare)
-    parts = [modules.Transformer(str(bare)), modules.Pooling(48, pooling)]
+    parts = [modules.Transformer(str(bare)), modules.Pooling(48, pooling), *layers]
     if normalize:
         parts.append(modules.Normalize())
     model = SentenceTransformer(modules=parts, device="cpu", **saved)

@@ -86,11 +86,11 @@ def test_a_pooler_that_is_missing_does_not_matter(device: Device, tmp_path: Path
     assert np.isfinite(embed(token_batch([[4, 5]]), encoder=encoder, device=device)).all()
 
 
-def test_an_unknown_family_is_a_model_error(device: Device, tmp_path: Path) -> None:
+def test_what_transformers_refuses_is_a_model_error(device: Device, tmp_path: Path) -> None:
     save_model(tmp_path, "bert")
+    spec = resolve(str(tmp_path / "model"))
     config = tmp_path / "model/config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "model_type": "no-such-family"}))
-    spec = resolve(str(tmp_path / "model"))
     with pytest.raises(ModelError, match="transformers cannot load it") as refused:
         load_encoder(spec, device=device)
     assert "\n" not in str(refused.value)

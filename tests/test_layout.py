@@ -42,8 +42,9 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "buffers": ({"records"}, set()),
     "sources": ({"records"}, set()),
     "framing": (set(), set()),
-    "model": ({"model_files"}, set()),
-    "model_files": (set(), set()),
+    "model": ({"model_files", "model_modules"}, set()),
+    "model_files": ({"model_modules"}, set()),
+    "model_modules": (set(), set()),
     "tokenizer": ({"model", "records", "word_memo"}, {"tokenizers"}),
     "word_memo": ({"records"}, {"tokenizers"}),
     "chunk": ({"records", "tokenizer"}, set()),
@@ -58,17 +59,18 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "cuda": ({"buffers", "device", "records"}, {"torch"}),
     "prefetch": ({"device", "records"}, {"torch"}),
     "encoder": (
-        {"buffers", "device", "float8", "model", "packed", "padded", "records"},
+        {"buffers", "device", "float8", "head", "model", "packed", "padded", "records"},
         {"torch", "transformers"},
     ),
-    "padded": ({"device", "model"}, {"torch"}),
-    "packed": ({"device", "model", "padded"}, {"torch", "transformers"}),
+    "head": ({"model", "model_modules"}, {"torch"}),
+    "padded": ({"device", "head", "model"}, {"torch"}),
+    "packed": ({"device", "head", "model"}, {"torch", "transformers"}),
     "runtimes": ({"encoder", "lock", "model", "records"}, {"torch"}),
     "quality": (set(), set()),
     "calibration": ({"quality", "records"}, set()),
     "loading": (
         {
-            *("calibration", "config", "device", "encoder", "forms", "model", "padded", "quality"),
+            *("calibration", "config", "device", "encoder", "forms", "head", "model", "padded", "quality"),
             *("records", "runtimes", "worker"),
         },
         set(),
@@ -208,7 +210,7 @@ FORBIDDEN = (".cpu()", ".item()", ".tolist()", "torch.cuda.synchronize(")
 
 
 @pytest.mark.parametrize(
-    "stage", ["device", "cuda", "prefetch", "encode", "copy_out", "encoder", "packed", "padded"]
+    "stage", ["device", "cuda", "prefetch", "encode", "copy_out", "encoder", "packed", "padded", "head"]
 )
 def test_nothing_on_the_way_through_the_device_waits_for_it(stage: str) -> None:
     text = (PACKAGE / f"{stage}.py").read_text("utf-8")

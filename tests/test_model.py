@@ -41,11 +41,13 @@ def write(tmp_path: Path) -> Write:
             "1_Pooling/config": {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True},
             "sentence_bert_config": {"max_seq_length": 200, "do_lower_case": False},
             "config_sentence_transformers": {},
+            "2_Dense/config": None,
         }
-        (tmp_path / "1_Pooling").mkdir(exist_ok=True)
+        for name in ("1_Pooling", "2_Dense"):
+            (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / "model.safetensors").write_bytes(b"weights")
         for name, content in files.items():
-            change = changes.get(name, {})
+            change = changes.get(name, {} if content is not None else None)
             if change is not None:
                 merged = isinstance(content, dict) and isinstance(change, dict)
                 content = {**content, **change} if merged else change or content
@@ -144,13 +146,27 @@ DENSE = [
     {"path": "1_Pooling", "type": POOLING},
     {"path": "2_Dense", "type": "sentence_transformers.models.Dense"},
 ]
+WIDE = {"in_features": 8, "out_features": 16, "activation_function": "torch.nn.modules.linear.Identity"}
+STATIC = [{"path": "", "type": "sentence_transformers.models.StaticEmbedding"}]
 OWN_CODE = [{"path": "", "type": "custom_st.Transformer"}]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"modules": DENSE}, "Transformer, Pooling, Dense; only"),
+        ({"modules": STATIC}, "its modules are StaticEmbedding; only Transformer, Pooling, and then Dense"),
+        ({"modules": DENSE}, "2_Dense/config.json: No such file"),
+        ({"modules": DENSE, "2_Dense/config": WIDE}, "2_Dense has no model.safetensors"),
+        ({"modules": DENSE, "2_Dense/config": {**WIDE, "use_residual": True}}, "sets use_residual to True"),
+        ({"modules": DENSE, "2_Dense/config": {**WIDE, "in_features": None}}, "does not say in_features"),
+        (
+            {"modules": DENSE, "2_Dense/config": {**WIDE, "activation_function": "torch.nn.Softmax"}},
+            "has the activation torch.nn.Softmax",
+        ),
+        (
+            {"modules": DENSE, "2_Dense/config": {**WIDE, "module_input_name": "token_embeddings"}},
+            "sets module_input_name to 'token_embeddings'",
+        ),
         ({"modules": OWN_CODE}, "'custom_st.Transformer' in modules.json is code of its own"),
         ({"modules": {"a": 1}}, "modules.json holds no list"),
         ({"1_Pooling/config": {"pooling_mode_cls_token": True}}, "pooling cls with mean is not supported"),
@@ -164,8 +180,11 @@ OWN_CODE = [{"path": "", "type": "custom_st.Transformer"}]
             },
             "leaves the prompt out",
         ),
-        ({"config": {"model_type": "new", "auto_map": {}}}, "new needs code from its own repository"),
-        ({"config": {"is_encoder_decoder": True}}, "an encoder with a decoder"),
+        ({"config": {"model_type": "albert"}}, "the family albert is not supported; those that are: bert, "),
+        (
+            {"config": {"model_type": "new", "auto_map": {}}},
+            "new is not supported, and needs code of its own",
+        ),
         ({"config": {"quantization_config": {"bits": 4}}}, "quantized"),
         ({"config": {"hidden_size": None}}, "hidden_size"),
         ({"config": {"model_type": None}}, "names no model_type"),
@@ -174,7 +193,10 @@ OWN_CODE = [{"path": "", "type": "custom_st.Transformer"}]
         ({"sentence_bert_config": {"query_expansion": {"strategy": "x"}}}, "sets query_expansion to"),
         ({"sentence_bert_config": {"model_args": {"trust_remote_code": True}}}, "sets model_args to"),
         ({"config_sentence_transformers": {"model_type": "SparseEncoder"}}, "it is a SparseEncoder"),
-        ({"config_sentence_transformers": {"truncate_dim": 4}}, "truncate_dim"),
+        (
+            {"config_sentence_transformers": {"truncate_dim": "x"}},
+            "sets truncate_dim to 'x', which is no size",
+        ),
         ({"config_sentence_transformers": {"default_prompt_name": "x"}}, "no prompt 'x'"),
         (
             {
@@ -195,6 +217,33 @@ def test_what_is_not_understood_is_refused_by_name(
     assert message in str(refused.value)
     assert str(refused.value).startswith(f"{folder}: ")
     assert "\n" not in str(refused.value)
+
+
+def test_a_dense_layer_has_the_last_word_on_the_size(write: Write, tmp_path: Path) -> None:
+    write(modules=DENSE, **{"2_Dense/config": WIDE})
+    (tmp_path / "2_Dense" / "model.safetensors").write_bytes(b"weights")
+    spec = resolve(str(tmp_path))
+    assert (spec.dimension, spec.normalize) == (16, False)
+    (layer,) = spec.layers
+    assert (layer.kind, layer.inputs, layer.outputs, layer.activation) == ("Dense", 8, 16, "Identity")
+    assert resolve(str(tmp_path), truncate_dim=12).dimension == 12
+    assert pickle.loads(pickle.dumps(spec)) == spec
+    assert hash(spec) == hash(resolve(str(tmp_path)))
+    (tmp_path / "2_Dense" / "model.safetensors").write_bytes(b"other weights")
+    assert resolve(str(tmp_path)).revision != spec.revision
+    (tmp_path / "2_Dense" / "config.json").write_text(json.dumps({**WIDE, "in_features": 9}))
+    with pytest.raises(ModelError, match="2_Dense takes 9 values a vector, not 8"):
+        resolve(str(tmp_path))
+
+
+def test_vectors_are_cut_to_what_there_is(write: Write) -> None:
+    folder = write(config_sentence_transformers={"truncate_dim": 4})
+    assert resolve(folder).dimension == 4
+    assert resolve(folder, truncate_dim=6).dimension == 6
+    with pytest.raises(ModelError, match=r"encoder\.truncate_dim: its vectors have 8 values, not 9"):
+        resolve(folder, truncate_dim=9)
+    with pytest.raises(ModelError, match="set hash:5"):
+        resolve("hash:64", truncate_dim=5)
 
 
 def test_a_folder_without_modules_needs_a_pooling(write: Write) -> None:

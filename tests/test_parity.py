@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,21 @@ import numpy.typing as npt
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from torch import Tensor
+from sentence_transformers.sentence_transformer import modules
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from ingestor.device import open_device
 from ingestor.encoder import embed, load_encoder, load_model
+from ingestor.head import Head
 from ingestor.model import ModelSpec, resolve
-from ingestor.packed import PackedEncoder, attention_window
+from ingestor.packed import FAMILIES, PackedEncoder, attention_window
 from ingestor.padded import PaddedEncoder, TorchHidden
 from tests.fakes import token_batch
 from tests.models import TEXTS, on_cpu, save_model, tokenize
 
-PACKED = ["bert", "distilbert", "roberta", "xlm-roberta", "modernbert", "qwen3"]
+PACKED = sorted(FAMILIES)
 Vectors = npt.NDArray[np.float32]
 
 
@@ -91,6 +94,62 @@ def test_packed_vectors_are_the_references(
     assert lowest_cosine(found, reference.encode(list(TEXTS))) >= 0.99999
 
 
+@pytest.mark.parametrize("family", [*PACKED, "mpnet"])
+def test_families_are_those_of_the_table(family: str) -> None:
+    assert f"| `{family}` |" in (Path(__file__).parent.parent / "docs" / "models.md").read_text()
+
+
+LAYERS: dict[str, Callable[[], list[nn.Module]]] = {
+    "gemma": lambda: [dense(48, 96, nn.Identity(), bias=False), dense(96, 48, nn.Identity(), bias=False)],
+    "tanh": lambda: [modules.Dense(48, 24)],
+    "gelu": lambda: [dense(48, 24, nn.GELU()), dense(24, 32, nn.SiLU())],
+    "norm": lambda: [modules.Normalize(), modules.LayerNorm(48), modules.Dense(48, 20)],
+}
+
+
+def dense(width: int, out: int, activation: nn.Module, *, bias: bool = True) -> nn.Module:
+    return modules.Dense(width, out, bias=bias, activation_function=activation)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("layers", LAYERS)
+def test_modules_behind_the_pooling(
+    layers: str, normalize: bool, tmp_path: Path, loop_attention: str
+) -> None:
+    reference = save_model(tmp_path, "bert", layers=LAYERS[layers](), normalize=normalize)
+    expected = reference.encode(list(TEXTS))
+    spec = resolve(str(tmp_path / "model"))
+    assert spec.dimension == expected.shape[1]
+    np.testing.assert_allclose(encode(spec, list(TEXTS)), expected, atol=1e-4)
+    assert lowest_cosine(expected[:-1], expected[1:]) < 0.99  # else a mistake would not show
+    encoder = PackedEncoder(load_model(spec, torch.float32), spec, attention=loop_attention)
+    with torch.inference_mode():
+        found = encoder.forward(on_cpu(tokenize(spec.folder, list(TEXTS), spec.max_tokens))).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_vectors_are_cut(normalize: bool, tmp_path: Path) -> None:
+    reference = save_model(tmp_path, "bert", normalize=normalize)
+    expected = reference.encode(list(TEXTS), truncate_dim=16)
+    found = encode(resolve(str(tmp_path / "model"), truncate_dim=16), list(TEXTS))
+    assert found.shape[1] == 16
+    assert lowest_cosine(found, expected) >= 0.99999
+    if normalize:  # of unit length again, which a distance like Dot needs
+        np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    else:
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_a_model_that_cuts_its_vectors_itself(tmp_path: Path) -> None:
+    reference = save_model(tmp_path, "bert", truncate_dim=8)
+    spec = resolve(str(tmp_path / "model"))
+    expected = reference.encode(list(TEXTS))
+    assert spec.dimension == 8 == expected.shape[1]
+    assert lowest_cosine(encode(spec, list(TEXTS)), expected) >= 0.99999
+    assert resolve(str(tmp_path / "model"), truncate_dim=12).dimension == 12
+
+
 def test_vectors_keep_their_length_where_the_model_does_not_normalize(tmp_path: Path) -> None:
     reference = save_model(tmp_path, "bert", normalize=False)
     found = encode(resolve(str(tmp_path / "model")), list(TEXTS))
@@ -109,7 +168,7 @@ def test_the_models_own_prompts_are_used(tmp_path: Path) -> None:
 def test_a_vector_does_not_depend_on_its_batch(tmp_path: Path) -> None:
     save_model(tmp_path, "bert")
     spec = resolve(str(tmp_path / "model"))
-    encoder = PaddedEncoder(TorchHidden(load_model(spec, torch.float32), spec), spec)
+    encoder = PaddedEncoder(TorchHidden(load_model(spec, torch.float32), spec), Head(spec))
     chunks = [list(range(4, 4 + length)) for length in (3, 40, 17, 40, 1)]
     with torch.inference_mode():
         together = encoder.forward(on_cpu(token_batch(chunks))).numpy()

@@ -13,6 +13,7 @@ import torch
 from ingestor.cuda import CudaDevice
 from ingestor.device import open_device
 from ingestor.encoder import embed, load_encoder, load_model
+from ingestor.head import Head
 from ingestor.model import resolve
 from ingestor.packed import FAMILIES, PackedEncoder
 from ingestor.padded import PaddedEncoder, TorchHidden
@@ -63,7 +64,9 @@ def test_packed_is_padded_is_one_at_a_time(
     alone = np.concatenate([embed(token_batch([t]), encoder=encoder, device=device) for t in texts])
     backwards = embed(token_batch(texts[::-1]), encoder=encoder, device=device)[::-1]
     half = load_model(spec, getattr(torch, precision)).to(device.torch_device)
-    padded = embed(token_batch(texts), encoder=PaddedEncoder(TorchHidden(half, spec), spec), device=device)
+    padded = embed(
+        token_batch(texts), encoder=PaddedEncoder(TorchHidden(half, spec), Head(spec)), device=device
+    )
     for found in (packed, alone, backwards, padded):
         assert lowest_cosine(found, exact) >= FLOOR[precision]
 
