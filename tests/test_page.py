@@ -252,8 +252,10 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def run_page(tmp_path_factory) -> Path:
+def run_page(tmp_path_factory, request) -> Path:
     """The page about a whole run."""
+    if made := request.config.getoption("--page"):
+        return Path(made).resolve()
     place = Workplace(tmp_path_factory.mktemp("run"), source={"metadata_fields": ["kind"]})
     lines_of(place)
     place.run("--html", "r.html", code=3)

@@ -7,6 +7,7 @@ light, dark and paper.
 from __future__ import annotations
 
 import io
+import logging
 import re
 from collections.abc import Mapping
 from html import escape
@@ -16,6 +17,7 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # else it tells of its cache of fonts
 DOTS_PER_INCH = 72
 """So that one unit of the drawing is one pixel of the page at its full width."""
 COLOURS = {
