@@ -20,7 +20,7 @@ from ingestor.progress import Progress
 from ingestor.telemetry import LogFormat, logger, repeat, say
 from ingestor.words import duration, fields, line, short, troubles
 
-LIVE_INTERVAL_S = 0.25
+DRAWN_PER_SECOND = 2
 PLAIN_INTERVAL_S = 10.0
 ROOMY = 56
 """Columns from which on numbers are written out."""
@@ -54,10 +54,13 @@ def _live_console() -> Console | None:
 
 @contextmanager
 def _live(progress: Progress, console: Console) -> Iterator[None]:
-    screen = Screen(progress)
-    with (
-        Live(screen, console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live,
-        repeat(LIVE_INTERVAL_S, live.refresh),
+    """Drawn in rich's own thread: it takes some milliseconds, which the event loop needs."""
+    with Live(
+        Screen(progress),
+        console=console,
+        refresh_per_second=DRAWN_PER_SECOND,
+        transient=True,
+        redirect_stdout=False,
     ):
         yield
 

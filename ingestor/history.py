@@ -69,6 +69,6 @@ class History:
         """What lies so far apart, or nearly so, and the newest sample; None while there is only one."""
         if len(self.recent) < 2:
             return None
-        *earlier, newest = self.recent
+        *earlier, newest = self.recent  # copied in one go, for threads ask, too
         young = (sample for sample in earlier if newest.at_s - sample.at_s <= seconds + SAMPLE_S / 2)
         return next(young, earlier[-1]), newest

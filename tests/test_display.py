@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import io
 import json
+import os
+import pty
 import re
+import struct
+import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -17,6 +23,7 @@ from ingestor import display, telemetry, words
 from ingestor.channel import Channel
 from ingestor.display import Screen, show
 from ingestor.progress import Progress
+from tests.running import Workplace, documents
 
 LARGEST = 987_654_321_012
 
@@ -139,3 +146,38 @@ async def test_a_dumb_terminal_gets_lines(progress, shown, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "\x1b" not in said
     assert said.startswith("62%")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [40, 100])
+def test_a_whole_run_on_a_terminal(tmp_path, columns):
+    """What is drawn fits, goes away at the end, and leaves the last lines."""
+    place = Workplace(tmp_path, encoder={"token_budget": 64}, chunk={"max_tokens": 32, "overlap_tokens": 0})
+    place.write("a.jsonl", documents(1_500))
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    command = [sys.executable, "-m", "ingestor", "--config", "c.yaml"]
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stderr=theirs
+    )
+    os.close(theirs)
+    said = b"".join(iter(lambda: read_some(ours), b"")).decode()
+    os.close(ours)
+    assert process.wait(60) == 0
+    assert "Traceback" not in said
+    *drawn, last = re.split(r"\x1b\[\?25h", said)  # the cursor is shown again
+    lines = [line.rstrip() for part in drawn for line in plain(part) if "[info" not in line]  # the log wraps
+    assert max(map(cell_len, lines)) <= max(columns, len("into collection things, embedded engine in qdrant"))
+    frames = [frame for part in drawn for frame in part.split("total") if "documents" in frame]
+    assert len(frames) >= 2
+    assert "complete    collection things" in last
+    assert "1,500 indexed" in last
+
+
+def read_some(handle: int) -> bytes:
+    """Some bytes of a terminal; none once the other end is closed."""
+    try:
+        return os.read(handle, 65_536)
+    except OSError:
+        return b""
