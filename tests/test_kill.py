@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
+import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from ingestor.buffers import sweep
 from tests.running import (
     Ended,
     Workplace,
+    children,
     documents,
     eventually,
     have_ended,
@@ -23,6 +27,7 @@ from tests.running import (
     same_points,
     workers,
 )
+from tests.warm import WarmRun
 
 COUNT = 6000
 MANY = 16_000
@@ -43,15 +48,17 @@ def workplace(folder: Path, count: int) -> Workplace:
 def unbroken(tmp_path_factory) -> tuple[dict, float]:
     """What an unbroken run leaves, and how long it took, in seconds."""
     place = workplace(tmp_path_factory.mktemp("unbroken"), COUNT)
+    place.end(place.start_warm_run("--dry-run"))  # the first one of all takes seconds to import
     since = time.monotonic()
-    place.run()
+    place.end(place.start_warm_run())
     return place.points(), time.monotonic() - since
 
 
 def run_again(place: Workplace) -> Ended:
     """The run after one that did not end; what was recorded by then must not be embedded again."""
     before = place.recorded()
-    ended = place.run()
+    ended = place.end(place.start_warm_run())
+    assert ended.code == 0, ended.err
     counts, embedded = ended.documents, ended.report["points"]["upserted"]
     assert ended.report["status"] == "complete"
     assert counts.get("unchanged", 0) == len(before)
@@ -62,7 +69,7 @@ def run_again(place: Workplace) -> Ended:
     return ended
 
 
-def wait_at_most(process: subprocess.Popen[str], seconds: float) -> None:
+def wait_at_most(process: subprocess.Popen[str] | WarmRun, seconds: float) -> None:
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -71,7 +78,7 @@ def wait_at_most(process: subprocess.Popen[str], seconds: float) -> None:
 
 def kill_at(place: Workplace, moment: float) -> int:
     """Kill a run's main process alone, so many seconds after its start; how much it had recorded."""
-    process = place.start_run()
+    process = place.start_warm_run()
     wait_at_most(process, moment)
     handles = kill_alone(process)
     assert have_ended(handles)
@@ -81,12 +88,13 @@ def kill_at(place: Workplace, moment: float) -> int:
 
 def check_killed_runs(tmp_path: Path, unbroken: tuple[dict, float], kills: int, seed: int) -> None:
     points, seconds = unbroken
-    for index, moment in enumerate(moments(kills, first=0.3, last=seconds, seed=seed)):
+    for index, moment in enumerate(moments(kills, first=0.1, last=seconds, seed=seed)):
         place = workplace(tmp_path / str(index), COUNT)
         recorded = kill_at(place, moment)
         counts = run_again(place).documents
         print(f"killed after {moment:.2f} s, {recorded} of {COUNT} recorded, then {counts}")
         assert same_points(points, place.points())
+        shutil.rmtree(place.folder)
 
 
 def test_kill_of_the_main_process(tmp_path, unbroken):
@@ -94,10 +102,82 @@ def test_kill_of_the_main_process(tmp_path, unbroken):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(0)
 def test_kill_of_the_main_process_at_many_moments(tmp_path, unbroken, pytestconfig):
     """`--kills N` for more of them."""
     check_killed_runs(tmp_path, unbroken, pytestconfig.getoption("kills"), seed=2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_kill_of_a_worker_at_many_moments(tmp_path, unbroken, pytestconfig):
+    """A quarter of `--kills`: the run says so and ends, with all of its other processes."""
+    points, seconds = unbroken
+    dice = random.Random(3)
+    for index, moment in enumerate(
+        moments(pytestconfig.getoption("kills") // 4, first=0.1, last=seconds, seed=3)
+    ):
+        place = workplace(tmp_path / str(index), COUNT)
+        process = place.start_warm_run()
+        wait_at_most(process, moment)
+        handles = [os.pidfd_open(child) for child in children(process.pid)]
+        found = sorted(workers(process.pid).items())
+        name, victim = dice.choice(found) if found else ("nobody", 0)
+        if victim:
+            os.kill(victim, signal.SIGKILL)
+        ended = place.end(process)
+        assert ended.code == 0 or (ended.code == 1 and "SIGKILL" in ended.errors[0])
+        assert have_ended(handles)
+        counts = run_again(place).documents
+        print(f"{name} killed after {moment:.2f} s, exit code {ended.code}, then {counts}")
+        assert same_points(points, place.points())
+        shutil.rmtree(place.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_stop_of_the_group_at_many_moments(tmp_path, unbroken, pytestconfig):
+    """A tenth of `--kills`; a quarter of these get a second signal while the sink hangs."""
+    points, seconds = unbroken
+    for index, moment in enumerate(
+        moments(max(4, pytestconfig.getoption("kills") // 10), first=0.1, last=seconds, seed=4)
+    ):
+        place = workplace(tmp_path / str(index), COUNT)
+        process = place.start_warm_run()
+        wait_at_most(process, moment)
+        hangs = index % 4 == 3 and stop_the_sink(process)
+        since = time.monotonic()
+        signal_group(process)
+        if hangs:
+            wait_at_most(process, 1.2)
+            handles = [os.pidfd_open(child) for child in children(process.pid)]
+            since = time.monotonic()
+            signal_group(process)
+            assert process.wait(5) == 143
+            assert have_ended(handles)
+        ended = place.end(process)
+        took = time.monotonic() - since
+        assert took < (2 if hangs else 10)
+        assert ended.code in (0, 143, -signal.SIGTERM)  # the last where it did not listen yet
+        assert hangs or ended.code != 143 or ended.report["status"] == "stopped"
+        counts = run_again(place).documents
+        print(
+            f"stopped after {moment:.2f} s, {hangs=}, exit code {ended.code} in {took:.2f} s, then {counts}"
+        )
+        assert same_points(points, place.points())
+        shutil.rmtree(place.folder)
+
+
+def stop_the_sink(process: WarmRun) -> bool:
+    """Let the process that writes to the collection hang; whether there is one."""
+    if sink := workers(process.pid).get("sink"):
+        os.kill(sink, signal.SIGSTOP)
+    return sink is not None
+
+
+def signal_group(process: WarmRun) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
 
 
 def has_recorded_more(place: Workplace, *, than: int) -> bool:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext
@@ -19,7 +20,9 @@ class WarmRun:
     """As much of `subprocess.Popen` as tests of runs need."""
 
     def __init__(self, arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
-        self._said = folder / "stderr.txt"
+        handle, name = tempfile.mkstemp(prefix="stderr-")
+        os.close(handle)
+        self._said = Path(name)
         self._process = _context().Process(target=_main, args=(arguments, folder, environment, self._said))
         self._process.start()
         assert self._process.pid
@@ -48,7 +51,9 @@ class WarmRun:
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         self.wait(timeout)
-        return "", self._said.read_text()
+        said = self._said.read_text()
+        self._said.unlink()
+        return "", said
 
 
 def _context() -> ForkServerContext:
@@ -58,6 +63,7 @@ def _context() -> ForkServerContext:
 
 
 def _main(arguments: list[str], folder: Path, environment: dict[str, str], said: Path) -> None:
+    os.setsid()  # a signal to its group strikes nobody else
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
