@@ -337,3 +337,59 @@ def test_killed_worker(long, name, said):
     assert 0 < ended.report["documents"]["indexed"] < MANY
     run_again(long)
     assert len(long.recorded()) == len(long.points()) == MANY
+
+
+NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+@pytest.fixture
+def contained(long) -> Workplace:
+    """Runs here are process 1 of their own little world, as in a container without an init."""
+    if not shutil.which("unshare") or subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode:
+        pytest.skip("process namespaces are not permitted here")
+    long.prefix = NAMESPACE
+    return long
+
+
+def test_stop_as_process_1(contained):
+    """It gets no signal that it has not asked for, and nobody else takes care of its children."""
+    process = contained.start_run()
+    eventually(contained.recorded)
+    [first] = children(process.pid)
+    handles = [os.pidfd_open(child) for child in children(first)]
+    os.kill(first, signal.SIGTERM)
+    stopped = contained.end(process)
+    assert (stopped.code, stopped.report["status"]) == (143, "stopped")
+    assert len(handles) >= 2
+    assert have_ended(handles)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["prepare", "sink"])
+def test_killed_worker_of_process_1(contained, name):
+    process = contained.start_run()
+    eventually(contained.recorded)
+    [first] = children(process.pid)
+    os.kill(workers(first)[name], signal.SIGKILL)
+    ended = contained.end(process)
+    assert ended.code == 1
+    assert "SIGKILL" in ended.errors[0]
+    contained.prefix = ()
+    run_again(contained)
+
+
+@pytest.mark.slow
+def test_second_signal_to_process_1(contained):
+    process = contained.start_run()
+    eventually(contained.recorded)
+    [first] = children(process.pid)
+    handles = [os.pidfd_open(child) for child in children(first)]
+    os.kill(workers(first)["sink"], signal.SIGSTOP)
+    os.kill(first, signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.2)
+    since = time.monotonic()
+    os.kill(first, signal.SIGTERM)
+    assert contained.end(process).code == 143
+    assert time.monotonic() - since < 2
+    assert have_ended(handles)

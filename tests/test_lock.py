@@ -1,5 +1,6 @@
 """The lock: one holder, told by its process id, gone with it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from ingestor.errors import ConfigError, LockedError
 from ingestor.lock import Lock
+from tests.running import Workplace, documents
 
 HOLD = """
 import sys
@@ -88,3 +90,24 @@ def test_workers_do_not_inherit_it(tmp_path):
         held = str(tmp_path / "lock")
         assert held in open_files()
         assert held not in pool.apply(open_files)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_of_two_runs_at_the_same_moment_one_works(tmp_path, pytestconfig):
+    """`--pairs N` for more of them."""
+    for number in range(pytestconfig.getoption("pairs")):
+        place = Workplace(tmp_path / str(number))
+        place.write("a.jsonl", documents(50))
+        runs = [place.start_warm_run("--report", f"{name}.json") for name in ("one", "other")]
+        works, waits = sorted((place.end(run) for run in runs), key=lambda ended: ended.code)
+        assert (works.code, waits.code) == (0, 5)
+        assert len(waits.errors) == 1
+        assert any(f"held by process {run.pid};" in waits.err for run in runs)
+        counts = [
+            json.loads((place.folder / f"{name}.json").read_text())["documents"] for name in ("one", "other")
+        ]
+        assert sorted(count["indexed"] for count in counts) == [0, 50]
+        assert len(place.points()) == 50
+    waiting = [place.start_warm_run("--lock-wait", "60", "--full") for _ in range(2)]
+    assert [place.end(run).code for run in waiting] == [0, 0]
