@@ -53,19 +53,36 @@ class Leaving:
     def doubt_early_owners(self, shard: int) -> None:
         """What gave way to a later record that is gone now may come after the one that owns the id."""
         early = self._file.execute(
-            "SELECT lost.key, lost.id, owner.chunks FROM records AS lost"
+            "SELECT lost.key, lost.id, owner.chunks, lost.hash = owner.hash, owner.shard, owner.place,"
+            " MAX(lost.place) FROM records AS lost"
             " JOIN shards AS s ON s.key = lost.shard"
             " JOIN records AS owner"
             " ON owner.key = lost.key AND owner.id = lost.id AND owner.chunks <> 0"
             " JOIN shards AS t ON t.key = owner.shard"
             " WHERE lost.shard = ? AND lost.chunks = 0"
-            " AND t.current AND (t.position, owner.place) < (s.position, lost.place)",
+            " AND t.current AND (t.position, owner.place) < (s.position, lost.place)"
+            " GROUP BY lost.id",
             (shard,),
         ).fetchall()
-        self.doubt(early)
+        for key, id_, chunks, equal, *owner, place in early:
+            if equal and chunks > 0:
+                self._own(0, *owner)
+                self._own(chunks, shard, place)
+            else:
+                self.doubt([(key, id_, chunks)])
 
-    def drop(self, shards: Sequence[int]) -> None:
-        """Remove readings; what only they held is taken over by a loser elsewhere, or has left."""
+    def _own(self, chunks: int, shard: int, place: int) -> None:
+        """Say how many chunks the collection holds of a record."""
+        self._file.execute(
+            "UPDATE records SET chunks = ? WHERE shard = ? AND place = ?", (chunks, shard, place)
+        )
+
+    def drop(self, shards: Sequence[int]) -> int:
+        """Remove readings; what only they held is taken over by a loser elsewhere, or has left.
+
+        Returns:
+            How many losers are what is stored already, so that they need not be read again.
+        """
         keys = json.dumps(list(shards))
         held = self._file.execute(
             "SELECT key, id, hash, chunks FROM records"
@@ -74,18 +91,25 @@ class Leaving:
         ).fetchall()
         self._file.execute("DELETE FROM records WHERE shard IN (SELECT value FROM json_each(?))", (keys,))
         self._file.execute("DELETE FROM shards WHERE key IN (SELECT value FROM json_each(?))", (keys,))
-        left = []
+        left, equal = [], 0
         for key, id_, hash_, chunks in held:
             others = self._file.execute(
-                "SELECT chunks FROM records WHERE key = ? AND id = ?", (key, id_)
+                "SELECT r.chunks, r.hash, s.current, r.shard, r.place FROM records AS r"
+                " JOIN shards AS s ON s.key = r.shard WHERE r.key = ? AND r.id = ?"
+                " ORDER BY s.position, r.place",
+                (key, id_),
             ).fetchall()
-            if any(other > 0 for (other,) in others):
+            if any(other[0] > 0 for other in others):
                 continue
-            if others:
-                self.doubt([(key, id_, chunks)])
-            else:
+            if not others:
                 left.append((key, id_, hash_, chunks))
+            elif others[-1][:3] == (0, hash_, 1):  # the last one wins, and certainly exists
+                self._own(chunks, *others[-1][3:])
+                equal += 1
+            else:
+                self.doubt([(key, id_, chunks)])
         self._add_left(left)
+        return equal
 
     def _add_left(self, documents: Sequence[tuple[int, str, bytes, int]]) -> None:
         self._file.executemany(
@@ -103,14 +127,14 @@ class Leaving:
         ).fetchone()
         return int(row[0])
 
-    def drop_gone(self) -> None:
-        """After a complete listing: what shards held that are gone has left the source."""
+    def drop_gone(self) -> int:
+        """After a complete listing: what shards held that are gone has left the source; see `drop`."""
         with self._file:
             self._file.execute("BEGIN IMMEDIATE")
             gone = self._file.execute(
                 "SELECT key FROM shards WHERE position IS NULL AND key <> ?", (LEFT,)
             ).fetchall()
-            self.drop([key for (key,) in gone])
+            return self.drop([key for (key,) in gone])
 
     def pending_count(self) -> int:
         return int(self._file.execute("SELECT COUNT(*) FROM pending").fetchone()[0])

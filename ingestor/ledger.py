@@ -283,21 +283,25 @@ class Ledger:
             )
         self._file.execute("DELETE FROM intents")
 
-    def finish(self, shard: Shard) -> None:
+    def finish(self, shard: Shard) -> int:
         """All of a shard is settled: what earlier readings of it held is sorted out, and it may be passed
         over from now on.
+
+        Returns:
+            How many records that lost their ids have them now, with what is stored already.
         """
         with self._file:
             self._file.execute("BEGIN IMMEDIATE")
             old = self._file.execute(
                 "SELECT key FROM shards WHERE name = ? AND key <> ?", (shard.name, shard.key)
             ).fetchall()
-            self.leaving.drop([key for (key,) in old])
+            equal = self.leaving.drop([key for (key,) in old])
             self.leaving.doubt_early_owners(shard.key)
             self.failures.replace_earlier(shard)
             self._file.execute(
                 "UPDATE shards SET fingerprint = ? WHERE key = ?", (self._fingerprint(shard), shard.key)
             )
+        return equal
 
     def is_empty(self) -> bool:
         """No document is taken for stored."""

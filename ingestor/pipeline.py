@@ -166,7 +166,7 @@ async def _sort_out(job: Job, report: Report) -> None:
         if job.settings.source.sync == "mirror":
             report.documents.withheld = await job.in_ledger(job.ledger.leaving.count_gone)
     elif not job.tally.shard_errors:
-        await job.in_ledger(job.ledger.leaving.drop_gone)
+        job.tally.take_over(await job.in_ledger(job.ledger.leaving.drop_gone))
         await job.in_ledger(job.ledger.failures.drop_gone)
     waiting = await job.in_ledger(job.ledger.leaving.pending_count)
     while waiting and not job.stop.is_set():

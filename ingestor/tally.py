@@ -92,6 +92,11 @@ class Tally:
         """Keep the first failures in full; the ledger has all."""
         self.refused += islice(failures, FAILURES_KEPT - len(self.refused))
 
+    def take_over(self, documents: int) -> None:
+        """Count documents that gave way to others which are gone, and are what is stored already."""
+        self.duplicates -= documents
+        self.unchanged += documents
+
     def warn(self, shard: str, kind: str, detail: str) -> None:
         """Keep a warning, unless there are many like it."""
         self.warned[shard, kind] += 1

@@ -207,7 +207,7 @@ class Histories(RuleBasedStateMachine):
             self.check(before, ended)
         elif ended.code == 143:
             assert ended.report["status"] == "stopped"
-            assert ended.report["documents"]["indexed"] == changed(before, stored_hashes(self.place))
+            self.check_indexed(before, ended)
 
     # What must hold
 
@@ -216,7 +216,7 @@ class Histories(RuleBasedStateMachine):
         broken = [name for name, shard in self.shards.items() if shard.missing]
         packed = any(name.endswith(".gz") for name in broken)
         assert ended.code == (3 if packed else 0), ended.err
-        assert ended.report["documents"]["indexed"] == changed(before, stored_hashes(self.place))
+        self.check_indexed(before, ended)
         assert sweep(str(self.place.state.resolve())) == 0
         if broken:
             return  # such a shard is not finished, and what it does not show may come back
@@ -229,6 +229,20 @@ class Histories(RuleBasedStateMachine):
             fresh.configure(**SETTINGS | {"source": SETTINGS["source"] | {"paths": [str(self.place.shards)]}})
             assert fresh.end(fresh.start_warm_run()).code == 0
             assert same_points(fresh.points(), points)
+
+    def check_indexed(self, before: dict[str, str], ended: Ended) -> None:
+        """Nothing was embedded that was stored, but where a document has several records that differ: which
+        of them is the last one may be known too late.
+        """
+        texts: dict[str, set[str]] = {}
+        for shard in self.shards.values():
+            for id_, text in shard.records:
+                texts.setdefault(id_, set()).add(text)
+        after = stored_hashes(self.place)
+        changed = {id_ for id_, hash_ in after.items() if before.get(id_) != hash_}
+        contested = {id_ for id_, found in texts.items() if len(found) > 1}
+        indexed = ended.report["documents"]["indexed"]
+        assert len(changed) <= indexed <= len(changed | contested)
 
     # Helpers
 
@@ -257,11 +271,6 @@ def stored_hashes(place: Workplace) -> dict[str, str]:
             return dict(file.execute(query).fetchall())
         except sqlite3.OperationalError:  # killed before there were tables
             return {}
-
-
-def changed(before: dict[str, str], after: dict[str, str]) -> int:
-    """How many documents had to be embedded to come from one to the other."""
-    return sum(before.get(id_) != hash_ for id_, hash_ in after.items())
 
 
 @pytest.mark.slow
