@@ -152,11 +152,9 @@ class Workplace:
             return dict(file.execute("SELECT id, chunks FROM records WHERE chunks > 0").fetchall())
 
     def points(self, collection: str = "things") -> dict[bytes, tuple[np.ndarray, dict[str, Any]]]:
-        """All that the embedded collection holds."""
-        target = embedded(
-            self.folder / self.settings["qdrant"]["path"], collection=collection, dimension=DIMENSION
-        )
-        return stored(target)
+        """All that the embedded collection holds, also when runs go to a server meanwhile."""
+        path = self.folder / (self.settings["qdrant"]["path"] or "qdrant")
+        return stored(embedded(path, collection=collection, dimension=DIMENSION))
 
 
 async def run_here(
