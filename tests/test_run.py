@@ -299,7 +299,7 @@ def test_a_collection_that_is_not_as_configured_is_told_and_left_alone(place):
     assert place.run().report["warnings"] == [told]  # also where nothing is new
     place.write("c.jsonl", documents(1, start=60))
     assert place.run().report["warnings"] == [told]
-    assert "warn drift          qdrant.hnsw.m: 8 there, 32 here" in place.ask("check").out
+    assert "warn collection     qdrant.hnsw.m: 8 there, 32 here" in place.ask("check", "--quick").out
 
 
 @pytest.mark.parametrize(
