@@ -11,6 +11,8 @@ ENV PATH=/opt/ingestor/bin:$PATH
 WORKDIR /src
 # The version of torch is the one in constraints.txt; for CUDA it comes from PyPI, for CPUs, smaller, from here.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Others: openvino (encoder.runtime, precision int8).
+ARG EXTRAS=quickstart,html,http,s3,gcs,azure
 # Dependencies are a layer of their own: a change of the code does not fetch them again.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY ingestor/__init__.py ingestor/

@@ -204,3 +204,27 @@ def test_readme_runs(tmp_path):
         assert ended.code == 0, ended.err
     assert "1." in ended.out
     assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_quickstart_runs(tmp_path):
+    """`make quickstart` as it is, apart from the installation, and with a model that needs no minutes."""
+    shards, binaries = tmp_path / "shards", Path(sys.executable).parent
+    settings = {
+        "INGESTOR_ENCODER__MODEL": "hash:64",
+        "INGESTOR_SOURCE__PATHS": f"[{shards}/*.jsonl]",
+        "INGESTOR_QDRANT__PATH": str(tmp_path / "qdrant"),
+        "INGESTOR_STATE": str(tmp_path / "state.sqlite3"),
+    }
+    made = subprocess.run(
+        ["make", "-o", f"{binaries}/.quickstart", "quickstart", f"BIN={binaries}", f"QUICKSTART={tmp_path}"],
+        cwd=ROOT,
+        env={**os.environ, **settings, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert made.returncode == 0, made.stderr
+    assert list(shards.glob("*.jsonl"))
+    assert "complete" in made.stderr
+    assert "  3. " in made.stdout
