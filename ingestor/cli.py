@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -15,23 +15,23 @@ from ingestor import __version__, trace
 from ingestor.ending import in_words
 from ingestor.errors import IngestorError
 from ingestor.launch import Launch, Outputs, complain
-from ingestor.usage import COMPLETION, Commands, examples, name_of, with_command
-
-if TYPE_CHECKING:
-    from ingestor.config import Settings
+from ingestor.usage import (
+    COMPLETION,
+    AsJson,
+    Commands,
+    Config,
+    Overrides,
+    examples,
+    name_of,
+    read_settings,
+    show,
+    with_command,
+)
 
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 """What typer raises for a wrong command line; it does not export it."""
 
 app = typer.Typer(cls=Commands, rich_markup_mode=None, no_args_is_help=True)
-
-
-Config = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration, in YAML.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Override a setting; may be given again."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -288,20 +288,3 @@ def rollback(config: Config, overrides: Overrides = None) -> None:
     from ingestor.commands import promote as command
 
     show(command.rollback(read_settings(config, overrides)))
-
-
-def show(lines: Iterable[object]) -> None:
-    """Print on stdout; what is more than text, as rich as the terminal can show it."""
-    for line in lines:
-        if isinstance(line, str) or not sys.stdout.isatty():
-            typer.echo(str(line))
-        else:
-            from rich.console import Console
-
-            Console(highlight=False, markup=False, emoji=False).print(line)
-
-
-def read_settings(config: Path, overrides: list[str] | None) -> Settings:
-    from ingestor.config import load
-
-    return load(config, overrides or [])

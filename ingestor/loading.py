@@ -12,7 +12,6 @@ import numpy as np
 
 from ingestor import worker
 from ingestor.calibration import CHUNKS, FILE, PROBES, Calibration, spread
-from ingestor.config import Encoder as Wanted
 from ingestor.device import Device
 from ingestor.encoder import Encoder, choose_dtype, embed, load_encoder
 from ingestor.forms import of_its_own, runtime_of
@@ -22,6 +21,7 @@ from ingestor.padded import PaddedEncoder
 from ingestor.quality import Float32s, Quality, compare
 from ingestor.records import Int32s, loose_batch
 from ingestor.runtimes.cache import keep
+from ingestor.sections import Encoder as Wanted
 from ingestor.telemetry import logger
 
 Sample = Callable[[], Awaitable[Sequence[Int32s]]]

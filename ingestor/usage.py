@@ -1,10 +1,17 @@
-"""What `--help` says beside the options of a command: examples, and what is run when none is named."""
+"""What commands have in common: some options, examples in `--help`, what is run when none is named."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from ingestor.config import Settings
 
 DEFAULT = "run"
 OWN_OPTIONS = ("--help", "--version", "--show-completion", "--install-completion")
@@ -12,6 +19,13 @@ OWN_OPTIONS = ("--help", "--version", "--show-completion", "--install-completion
 PROGRAM, INSTALLED = "python -m ingestor", "ingestor"
 COMPLETION = "_INGESTOR_COMPLETE"
 """The variable by which a shell asks for completions; they are of the installed script."""
+
+Config = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration, in YAML.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Override a setting; may be given again."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Commands(TyperGroup):
@@ -40,3 +54,20 @@ def with_command(arguments: list[str]) -> list[str]:
 def name_of(arguments: list[str]) -> str:
     """What the program is called in messages; a shell can complete the installed script alone."""
     return INSTALLED if arguments and arguments[0].endswith("-completion") else PROGRAM
+
+
+def show(lines: Iterable[object]) -> None:
+    """Print on stdout; what is more than text, as rich as the terminal can show it."""
+    for line in lines:
+        if isinstance(line, str) or not sys.stdout.isatty():
+            typer.echo(str(line))
+        else:
+            from rich.console import Console
+
+            Console(highlight=False, markup=False, emoji=False).print(line)
+
+
+def read_settings(config: Path, overrides: list[str] | None) -> Settings:
+    from ingestor.config import load
+
+    return load(config, overrides or [])

@@ -1,11 +1,11 @@
 """The command line: what is run, how it ends, what is said; over a stand-in for the pipeline."""
 
 import json
+import os
 import shlex
 import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -105,10 +105,13 @@ def test_completions(typed, offered, capsys, monkeypatch):
 
 
 def test_help_is_there_at_once():
+    """In the processor's time, which others on the machine do not lengthen."""
+
     def seconds(*arguments: str) -> float:
-        start = time.perf_counter()
+        start = os.times()
         subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-        return time.perf_counter() - start
+        end = os.times()
+        return end.children_user + end.children_system - start.children_user - start.children_system
 
     bare = min(seconds("-c", "pass") for _ in range(3))
     assert min(seconds("-m", "ingestor", "--help") for _ in range(3)) - bare < 0.5

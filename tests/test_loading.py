@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 
 from ingestor.calibration import FILE, Calibration, recall
-from ingestor.config import Encoder as Wanted
 from ingestor.device import open_device
 from ingestor.errors import ConfigError, EncoderError, IdentityMismatchError, ResourceError
 from ingestor.loading import FEW, Loader
@@ -20,6 +19,7 @@ from ingestor.model import resolve
 from ingestor.quality import Quality, cosines
 from ingestor.records import Int32s
 from ingestor.runtimes import openvino
+from ingestor.sections import Encoder as Wanted
 from tests.models import save_model
 
 INT8 = Wanted(precision="int8")
