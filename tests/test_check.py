@@ -194,6 +194,14 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str, str, int, tuple[str, 
         writing("other/a.jsonl", ROWS, source={"paths": ["other"], "id_field": "key"}),
         *("records", "FAIL", 2, ("2 missing_text", "set source.text_field", "(there are: key, body)")),
     ),
+    "an id of another name": (
+        writing("other/a.jsonl", ROWS, source={"paths": ["other"], "text_field": "body"}),
+        *("records", "FAIL", 2, ("2 bad_id", "source.id_field", "(there are: key, body)")),
+    ),
+    "failures of earlier runs": (
+        lambda: in_state("INSERT INTO failures (shard, place, kind) VALUES ('a.jsonl', 7, 'bad_json')"),
+        *("state", "warn", 0, ("1 open failures", "`failures` lists them")),
+    ),
     "a table without the column": (
         writing("other/a.csv", b"id,body\n1,a\n", source={"paths": ["other"]}),
         *("records", "warn", 0, ("a.csv: missing_column", "body", "mend or remove it")),

@@ -24,6 +24,8 @@ FIRST_NAMES = 3
 MANY_REFUSED = 0.05
 """Share of the records from which on the settings are to be doubted, and not the source."""
 FIELDS_NAMED = 12
+OF_FIELDS = {"missing_text", "text_not_string", "empty_text", "bad_id"}
+"""What is refused so where the settings name fields that are not there."""
 
 
 def shards(known: Known) -> Look:
@@ -93,7 +95,7 @@ def _advice(sample: Sample) -> str:
     """What to set, where it is the settings' fault."""
     kinds = {failure.kind for failure in sample.failures}
     names = _field_names(sample)
-    if not kinds & {"missing_text", "missing_id", "empty_text", "wrong_type"} or not names:
+    if not kinds & OF_FIELDS or not names:
         return "; see source.format, source.text_field and source.id_field"
     return f"; set source.text_field and source.id_field (there are: {', '.join(names[:FIELDS_NAMED])})"
 
@@ -115,8 +117,7 @@ def estimate(known: Known) -> Look:
     assert known.listing
     assert known.spec
     if sample is None or not sample.documents or not sample.read:
-        yield WARN, "no estimate without documents to judge by"
-        return
+        return  # why there are none was told
     waiting = _unfinished(known.listing.shards, settings, known)
     size, new = (sum(shard.size for shard in some) for some in (known.listing.shards, waiting))
     documents = sample.documents * size / sample.read

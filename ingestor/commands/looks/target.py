@@ -24,9 +24,11 @@ def state(settings: Settings) -> Look:
         return
     check_version(path)
     found = read_status(path)
-    yield OK, f"{path}: {found['documents']:,} documents, {found['failures']:,} open failures"
+    said = f"{path}: {found['documents']:,} documents"
     if found["failures"]:
-        yield WARN, f"{found['failures']:,} failures are open; `failures` lists them"
+        yield WARN, f"{said}, and {found['failures']:,} open failures; `failures` lists them"
+    else:
+        yield OK, said
 
 
 def locks(settings: Settings) -> Look:
