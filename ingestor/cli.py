@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from ingestor import __version__, trace
+from ingestor import __version__, telemetry, trace
 from ingestor.ending import in_words
 from ingestor.errors import IngestorError
 from ingestor.launch import Launch, Outputs, complain
@@ -36,6 +36,7 @@ app = typer.Typer(cls=Commands, rich_markup_mode=None, no_args_is_help=True)
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and leave with its exit code."""
+    sys.stderr = telemetry.lasting_stderr()
     raise SystemExit(execute(list(sys.argv[1:] if arguments is None else arguments)))
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 LogFormat = Literal["text", "json"]
 
@@ -27,6 +32,26 @@ def repeat(interval_s: float, action: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         handle.cancel()
+
+
+class _Lasting(io.FileIO):
+    """Takes all that is written, whether or not anybody can have it any more."""
+
+    def write(self, data: ReadableBuffer) -> int:
+        try:
+            return super().write(data) or memoryview(data).nbytes  # a terminal that takes nothing just now
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def lasting_stderr() -> TextIO:
+    """Stderr that outlives who reads it: a terminal that was closed, or a pipe's other end, must not end a run
+    by what is said about it.
+    """
+    if sys.stderr is None:  # closed before this process began
+        return open(os.devnull, "w", encoding="utf-8")
+    file = io.BufferedWriter(_Lasting(sys.stderr.fileno(), "w", closefd=False))
+    return io.TextIOWrapper(file, sys.stderr.encoding, errors="backslashreplace", line_buffering=True)
 
 
 def say(line: str) -> None:
