@@ -3,6 +3,8 @@
 The graph's `m` is 0 meanwhile, so the server writes segments and builds no graph for them. The old value lies
 in the ledger before it is changed; it is put back when the load ends, however it ends, and if the process was
 killed, before the next run writes anything. See docs/adr/0006-put-the-index-off.md.
+
+Both changes are made in the ledger's thread: what a stop no longer waits for there ends before what comes next.
 """
 
 from __future__ import annotations
@@ -59,10 +61,14 @@ async def begin(job: Job, text_bytes: int) -> None:
         return
     if not m:
         return  # no graph is asked for, or the vector has one of its own
-    kept = {"url": target.url, "collection": target.collection, "m": m}
-    await job.in_ledger(job.ledger.set_meta, KEPT, orjson.dumps(kept).decode())
+    kept = orjson.dumps({"url": target.url, "collection": target.collection, "m": m}).decode()
+
+    def put_off() -> None:
+        job.ledger.set_meta(KEPT, kept)
+        with_index(target, lambda index: index.set_links(0))
+
     job.stack.push_async_callback(restore_quietly, job)
-    await in_thread(job, target, lambda index: index.set_links(0))
+    await job.in_ledger(put_off)
     logger().info("index", text=f"put off until the load ends (m: {m}, 0 meanwhile)")
 
 
@@ -84,11 +90,17 @@ async def restore(job: Job) -> None:
         return
 
     def put_back(index: Any) -> None:
-        if index.links() == 0:  # else it is gone, or somebody else has put it back
-            index.set_links(kept["m"])
+        if index.links() in (
+            0,
+            kept["m"],
+        ):  # a 0 that was asked for in vain may still come, but not after this
+            index.set_links(kept["m"])  # else it is gone, or somebody has chosen otherwise
 
-    await in_thread(job, replace(here, collection=kept["collection"]), put_back)
-    await job.in_ledger(job.ledger.set_meta, KEPT, None)
+    def forget() -> None:
+        with_index(replace(here, collection=kept["collection"]), put_back)
+        job.ledger.set_meta(KEPT, None)
+
+    await job.in_ledger(forget)
     job.index_due = True
     logger().info("index", text=f"no longer put off (m: {kept['m']})")
 
@@ -137,12 +149,13 @@ async def wait_for_index(job: Job) -> None:
 
 
 async def in_thread(job: Job, target: Target, work: Callable[[Any], T]) -> T:
-    """Do something with the collection's index, off the loop."""
+    """Look at the collection's index, off the loop."""
+    return await asyncio.get_running_loop().run_in_executor(job.unpack, with_index, target, work)
 
-    def connected() -> T:
-        from ingestor.sink.server_index import ServerIndex
 
-        with ServerIndex(target) as index:
-            return work(index)
+def with_index(target: Target, work: Callable[[Any], T]) -> T:
+    """Do something with the collection's index, over a connection for that alone; blocks."""
+    from ingestor.sink.server_index import ServerIndex
 
-    return await asyncio.get_running_loop().run_in_executor(job.unpack, connected)
+    with ServerIndex(target) as index:
+        return work(index)

@@ -135,6 +135,17 @@ async def test_stopped_load(long, target):
     assert (links(target), points(target)) == (M, MANY)
 
 
+async def test_stop_while_the_index_is_put_off(place, target, qdrant_server):
+    qdrant_server.fault("Collections/Update", delay=1)
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_here(place, stop=stop))
+    await until(lambda: qdrant_server.calls("Collections/Update"))
+    stop.set()
+    assert ((await running).status, links(target)) == ("stopped", M)
+    qdrant_server.mend()
+    assert links(target) == M  # nor does the 0 come later
+
+
 async def test_failed_load(place, target, qdrant_server):
     qdrant_server.fault(code="NOT_FOUND")
     assert "not there any more" in str(await failing(place))
