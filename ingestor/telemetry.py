@@ -45,9 +45,7 @@ class _Lasting(io.FileIO):
 
 
 def lasting_stderr() -> TextIO:
-    """Stderr that outlives who reads it: a terminal that was closed, or a pipe's other end, must not end a run
-    by what is said about it.
-    """
+    """Stderr that outlives who reads it: that a terminal or a pipe's other end was closed must not end a run."""
     if sys.stderr is None:  # closed before this process began
         return open(os.devnull, "w", encoding="utf-8")
     file = io.BufferedWriter(_Lasting(sys.stderr.fileno(), "w", closefd=False))
