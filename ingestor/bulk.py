@@ -4,7 +4,7 @@ The graph's `m` is 0 meanwhile, so the server writes segments and builds no grap
 in the ledger before it is changed; it is put back when the load ends, however it ends, and if the process was
 killed, before the next run writes anything. See docs/adr/0006-put-the-index-off.md.
 
-Both changes are made in the ledger's thread: what a stop no longer waits for there ends before what comes next.
+Both changes are made in the ledger's thread: what a stop no longer waits for there ends before the next one.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class _Lasting(io.FileIO):
 
 
 def lasting_stderr() -> TextIO:
-    """Stderr that outlives who reads it: that a terminal or a pipe's other end was closed must not end a run."""
+    """Stderr that outlives who reads it: a terminal or pipe that was closed must not end a run."""
     if sys.stderr is None:  # closed before this process began
         return open(os.devnull, "w", encoding="utf-8")
     file = io.BufferedWriter(_Lasting(sys.stderr.fileno(), "w", closefd=False))
