@@ -28,6 +28,7 @@ from tests.running import Workplace, documents, eventually
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 LIMIT_S = 60
+ISSUES = [f".github/ISSUE_TEMPLATE/{name}.yml" for name in ("bug", "wish")]
 RUNS = ("ingestor", "ingestor-gpu", "cron")
 LARGE_DIMENSION, LARGE_BUDGET = 1024, 131_072
 
@@ -60,9 +61,10 @@ def tool(name: str) -> str:
     "command",
     [
         ("check-jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml"),
+        ("check-jsonschema", "--builtin-schema", "vendor.github-issue-forms", *ISSUES),
         ("hadolint", "Dockerfile"),
     ],
-    ids=lambda command: command[0],
+    ids=lambda command: command[-1],
 )
 def test_checkers_find_nothing(command):
     name, *arguments = command

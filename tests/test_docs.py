@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import importlib.util
 import json
@@ -10,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -151,6 +153,29 @@ def test_configurations_that_are_shown_are_valid(page, tmp_path):
         path = tmp_path / "shown.yaml"
         path.write_text(json.dumps(shown))
         load(path, environ={})
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """The texts in a module, with … for what is filled in."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_messages_that_are_explained_are_said():
+    """Each piece of a message in the tables of the troubleshooting page is in the code, word by word."""
+    said = "\n".join(text for path in (ROOT / "ingestor").rglob("*.py") for text in texts_of(path))
+    rows = re.findall(r"^\| (`.*?) \| ", (DOCS / "troubleshooting.md").read_text("utf-8"), re.MULTILINE)
+    pieces = {
+        piece.strip(" ()")
+        for row in rows
+        for message in re.findall(r"`([^`]+)`", row)
+        for piece in message.split("…")
+    }
+    assert len(pieces) > 50
+    assert not {piece for piece in pieces if piece not in said}
 
 
 def test_all_that_there_is_is_documented():
