@@ -28,7 +28,10 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
         },
         set(),
     ),
-    "page": ({"__init__", "channel", "config", "history", "progress", "report", "timeline", "words"}, set()),
+    "page": (
+        {"__init__", "channel", "config", "history", "progress", "report", "sources", "timeline", "words"},
+        set(),
+    ),
     "ending": (set(), set()),
     "forms": (set(), set()),
     "config": ({"layers", "mistakes", "sections", "values"}, set()),

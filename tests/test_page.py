@@ -92,7 +92,7 @@ def a_progress() -> Progress:
 def settings(**qdrant: Any) -> Settings:
     return Settings.model_validate(
         {
-            "source": {"paths": ["https://user:hunter2@h/a.jsonl?X-Amz-Signature=77", "data/*.jsonl"]},
+            "source": {"paths": ["https://user:a@hunter2@h/a.jsonl?X-Amz-Signature=77", "data/*.jsonl"]},
             "qdrant": {"url": "https://qdrant.example.org:6333", "api_key": "s3cr3t", **qdrant},
         }
     )
@@ -152,13 +152,13 @@ def test_what_was_read_is_text_and_no_markup(full):
 
 def test_secrets_are_not_told(full):
     assert not [secret for secret in SECRETS if secret in full]
-    assert "https://h/a.jsonl?…" in full
+    assert "https://h/a.jsonl" in full
     assert "api_key: &#39;**********&#39;" in full
 
 
 def test_failures_link_to_their_places(full):
     links = {attributes.get("href") for tag, attributes in Elements(full).found if tag == "a"}
-    assert links == {"file:///data/a%20b.jsonl", "https://h/b.gz?…"}
+    assert links == {"file:///data/a%20b.jsonl", "https://h/b.gz"}
     assert "a.jsonl:12</a>" in full
     assert "the first 1 of 250" in full
     assert "the first 100 of 150" in full
@@ -197,7 +197,7 @@ def test_the_page_needs_its_libraries(monkeypatch):
     ("text", "shown"),
     [
         ("s3://bucket/a.jsonl", "s3://bucket/a.jsonl"),
-        ("- https://u:p@h:1/a?b=c&d=e\n- x?y", "- https://h:1/a?…\n- x?y"),
+        ("- https://u:p@h:1/a?b=c&d=e\n- x?y", "- https://h:1/a\n- x?y"),
         ("mail me@example.org", "mail me@example.org"),
     ],
 )

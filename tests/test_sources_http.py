@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from aiohttp import InvalidUrlRedirectClientError
 from backports import zstd
 from pyarrow import parquet as pq
 
 from ingestor.errors import ConfigError, SourceError
 from ingestor.sources import range_file
+from ingestor.sources.faults import retry_after_s, told
 from ingestor.sources.listing import Listing, list_shards
 from ingestor.sources.read import read_blocks
 from ingestor.sources.remote import Remote
@@ -299,6 +301,18 @@ def test_secrets_are_used_and_not_shown(web: WebServer) -> None:
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.parametrize("value", ["\u00b2", "soon", "Wed, 21 Oct 99999 07:28:00 GMT", ""])
+def test_a_pause_that_cannot_be_read_is_none(value: str) -> None:
+    assert retry_after_s(value) is None
+
+
+def test_a_redirection_to_no_url_is_not_tried_again() -> None:
+    with pytest.raises(SourceError) as raised, told("http://host/a"):
+        raise InvalidUrlRedirectClientError("http://me:pass@secret@[bad?sig=secret")
+    assert (raised.value.kind, type(raised.value)) == ("unreadable", SourceError)
+    assert "secret" not in raised.value.detail
+
+
 def test_one_object_by_several_signatures_is_one_shard(web: WebServer) -> None:
     web.pages["/a.jsonl"] = page(lines(1))
     assert len(listed(f"{web.url}/a.jsonl?sig=1", f"{web.url}/a.jsonl?sig=2").shards) == 1
@@ -333,7 +347,17 @@ def test_a_missing_package_is_named_with_its_extra(
         listed(url)
 
 
-@pytest.mark.parametrize("url", ["ftp://host/a", "file:///a", "s3://key:secret@bucket/a"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("ftp://host/a", "file:///a", "s3://key:secret@bucket/a", "http:///a", "http://[::1/a?sig=secret"),
+        *(
+            "https://me:pass@secret@host:port/a",
+            "https://host:99999/a",
+            "ftp://me:pass@secret@host/a?sig=secret",
+        ),
+    ],
+)
 def test_what_cannot_be_read_is_refused(url: str) -> None:
     with pytest.raises(ConfigError) as raised:
         listed(url)

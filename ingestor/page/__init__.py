@@ -6,7 +6,6 @@ It has no script, so it opens where scripts are forbidden, in the artefacts of a
 from __future__ import annotations
 
 import importlib.util
-import re
 from collections.abc import Iterator
 from datetime import datetime
 from importlib.resources import files
@@ -20,13 +19,12 @@ from ingestor.config import Settings
 from ingestor.errors import ConfigError
 from ingestor.progress import Progress
 from ingestor.report import Refused, Remark, replace_file
+from ingestor.sources.urls import without_secrets
 from ingestor.words import duration, short
 
 LIBRARIES = ("matplotlib", "jinja2")
 ROWS = 100
 """Of each table; the JSON report and the state file have all."""
-USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
-QUERY = re.compile(r"(\w://[^\s?]*)\?\S*")
 
 
 def require_libraries() -> None:
@@ -151,8 +149,3 @@ def _settings(settings: Settings | None) -> str:
         return ""
     plain = settings.model_dump(mode="json")  # pydantic hides what is a SecretStr
     return without_secrets(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
-
-
-def without_secrets(text: str) -> str:
-    """Hide what URLs carry beside their address: user, password, signatures."""
-    return QUERY.sub(r"\1?…", USERINFO.sub("", text))

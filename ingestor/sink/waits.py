@@ -72,6 +72,6 @@ class Waits:
     def _count(self, wait: Wait) -> None:
         if wait.kind not in self._times:
             logger().warning("sink waits", kind=wait.kind, reason=wait.reason, seconds=round(wait.seconds, 1))
-        self._times[wait.kind] += 1
         self._seconds[wait.kind] = self._seconds.get(wait.kind, 0.0) + wait.seconds
         self._reasons[wait.kind] = wait.reason
+        self._times[wait.kind] += 1  # last, for `totals` is asked from threads, too

@@ -23,7 +23,7 @@ TRANSIENT = frozenset((408, 425, 429, 500, 502, 503, 504))
 GONE = frozenset((404, 410))
 DENIED = frozenset((401, 403, 407))
 CHANGED = 412
-NEVER = ("Certificate", "SSL", "InvalidURL", "NonHttpUrl", "TooManyRedirects")
+NEVER = ("Certificate", "SSL", "InvalidURL", "InvalidUrl", "NonHttpUrl", "TooManyRedirects")
 """In the names of aiohttp's errors that the next request would meet, too."""
 LIBRARIES = frozenset(("aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "requests"))
 STATUS = {"aiohttp": "status", "azure": "status_code", "gcsfs": "code"}
@@ -63,7 +63,7 @@ def retry_after_s(value: str | None) -> float | None:
     """What a Retry-After header asks to wait, given in seconds or as a date."""
     if not value:
         return None
-    if value.strip().isdigit():
+    if value.strip().isdecimal():
         return float(value)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())

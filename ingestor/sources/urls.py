@@ -45,7 +45,7 @@ SHOWN_PARAMETERS = frozenset(
 )
 """Of a query what may tell objects apart; anything else may be a secret."""
 
-_USER = re.compile(r"(\w+://)[^/\s@]*@")
+_USER = re.compile(r"(\w+://)[^/?#\s]*@")  # a password may have an @ in it, too
 _QUERY = re.compile(r"""(\w+://[^\s?"']*)\?[^\s"']*""")
 
 
@@ -65,12 +65,25 @@ def scheme_of(url: str) -> Scheme:
     if scheme is None:
         known = ", ".join(f"{each}://" for each in ("https", "http", "s3", "gs", "az"))
         raise ConfigError(f"source.paths: {shown(url)}: cannot be read; known are files and {known}")
+    if scheme is HTTP and not _has_host(url):
+        raise ConfigError(
+            f"source.paths: {without_secrets(url)}: no URL; mend its host or port (in user and password"
+            " write special characters as %40 and the like)"
+        )
     if scheme is not HTTP and "@" in rest.partition("/")[0]:
         raise ConfigError(
             f"source.paths: {shown(url)}: a bucket or container comes first, and keys and accounts are set by"
             " the environment (AWS_ACCESS_KEY_ID, AZURE_STORAGE_ACCOUNT_NAME, ...)"
         )
     return scheme
+
+
+def _has_host(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0  # which refuses what is no port
+    except ValueError:
+        return False
 
 
 def canonical(url: str) -> str:
