@@ -115,7 +115,8 @@ def _dimension(
     whole = model_modules.dimension(model, config, modules)
     if truncate_dim is not None and truncate_dim > whole:
         raise ModelError(
-            f"{model}: encoder.truncate_dim: its vectors have {whole} values, not {truncate_dim}"
+            f"{model}: encoder.truncate_dim: its vectors have {whole} values, not {truncate_dim};"
+            f" set {whole} or less"
         )
     return min(whole, truncate_dim or model_files.read_truncate_dim(model, folder) or whole)
 

@@ -64,6 +64,7 @@ MISTAKES = [
     M("CONFIG --dry-run --recreate", 2, "--dry-run changes nothing", "--recreate", "leave either out"),
     M("CONFIG --profile p --dry-run", 2, "a --dry-run has none", "--profile", "leave either out"),
     M("CONFIG --profile-window 5", 2, "two numbers", "--profile-window 5", "as in 20,20"),
+    M("CONFIG --html no/r.html", 2, "cannot be written", "--html no/r.html", "make its folder"),
     M("CONFIG --report no/r.json", 2, "cannot be written", "--report no/r.json", "make its folder"),
     M("search CONFIG", 2, "either a text", "search", "--queries FILE"),
     M("search CONFIG x --filter y", 2, "y", "--filter", "write --filter field=value"),
@@ -72,6 +73,13 @@ MISTAKES = [
     # what there is to read
     M("CONFIG --set source.paths=none.jsonl", 2, "does not exist", "'none.jsonl'", "relative paths start at"),
     M("CONFIG --set source.paths=shards/*.csv", 2, "no shard matches", "shards/*.csv", "mend the pattern"),
+    M(
+        "CONFIG --set source.paths=ftp://x/y",
+        2,
+        "cannot be read",
+        "ftp://x/y",
+        "known are files and https://",
+    ),
     # the model
     M("CONFIG --set encoder.model=./none", 2, "no such folder", "encoder.model: ./none", "name another"),
     M("CONFIG --set encoder.model=shards", 2, "no config.json", "encoder.model: shards", "name the folder"),
@@ -83,6 +91,14 @@ MISTAKES = [
     M("CONFIG --set encoder.token_budget=9", 2, "less than one chunk", "encoder.token_budget", "raise it"),
     M("CONFIG --set encoder.device=cuda:99", 2, "CUDA", "encoder.device: cuda:99", "auto"),
     M("CONFIG --set encoder.compile=on", 2, "gains nothing on a CPU", "encoder.compile", "set auto or off"),
+    M(
+        "CONFIG --set encoder.precision=int8 --set encoder.device=cuda",
+        2,
+        "int8 is for the CPU",
+        "encoder",
+        "set device",
+    ),
+    M("CONFIG --set encoder.truncate_dim=99", 2, "is for real models", "encoder.truncate_dim", "set hash:99"),
     # the machine
     M("CONFIG --set pipeline.buffer_bytes=9", 2, "hold no vector", "pipeline.buffer_bytes", "at least 32"),
     M("CONFIG --set pipeline.buffers=999999999", 1, "of shared memory", "/dev/shm", "lower pipeline"),
@@ -91,6 +107,14 @@ MISTAKES = [
     M("CONFIG --set metrics.textfile=no/m", 2, "cannot be written", "textfile: no/m", "make its folder"),
     M("CONFIG --set metrics.port=BUSY", 2, "cannot be used", "metrics.port", "name another"),
     # the collection
+    M("promote CONFIG", 2, "nothing to switch", "qdrant.alias", "set it and qdrant.url"),
+    M(
+        "CONFIG --set qdrant.alias=live",
+        2,
+        "which only servers know",
+        "qdrant",
+        "set url, or leave alias out",
+    ),
     M("search CONFIG x", 1, "there is none yet", "'things'", "a run makes it"),
     M("status CONFIG", 1, "not there yet", "state state.sqlite3", "run it first"),
     M("CONFIG --set qdrant.path=foreign", 1, "no collection of this", "foreign/things", "name another"),

@@ -73,7 +73,9 @@ def rollback(settings: Settings) -> Iterator[str]:
 
 def require_alias(settings: Settings) -> str:
     if settings.qdrant.alias is None:
-        raise ConfigError("qdrant.alias is not set, so there is nothing to switch")
+        raise ConfigError(
+            "qdrant.alias is not set, so there is nothing to switch; set it and qdrant.url, and run first"
+        )
     return settings.qdrant.alias
 
 

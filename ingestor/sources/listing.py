@@ -59,7 +59,8 @@ def no_shards(paths: Sequence[str], listing: Listing) -> ConfigError:
     """Says that there is nothing to read, and what was met instead."""
     named = ", ".join(shown(path) if is_url(path) else path for path in paths)
     met = "".join(f"; {name}: {detail}" for name, kind, detail in listing.warnings if kind != "no_match")
-    advice = f"put some there, or mend the pattern (relative ones start at {os.getcwd()})"
+    advice = "put some there, or mend the "
+    advice += "address" if all(map(is_url, paths)) else f"pattern (relative ones start at {os.getcwd()})"
     return ConfigError(f"source.paths: no shard matches {named}{met}; {advice}")
 
 
