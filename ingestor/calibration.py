@@ -18,13 +18,14 @@ from ingestor.records import Int32s
 T = TypeVar("T")
 
 CHUNKS = 128
-"""More take longer and bring nothing: docs/adr/0006."""
+"""More take longer and bring nothing: docs/adr/0008."""
 PROBES = 16
 FILE = "calibration.npz"
 """Beside an 8-bit model."""
 SAME = 0.9995
-"""Lowest cosine of a probe's vector to the one that was recorded. Other processors round otherwise, which
-moves a value by a step of its 256 now and then; a model fitted to other chunks is ten times as far off.
+"""Lowest cosine of a probe's vector to the one that was recorded. It is 1 on the same kind of processor; a
+model that was fitted to other chunks, or a processor whose products of eight bits overflow, is at 0.998 or
+less.
 """
 
 

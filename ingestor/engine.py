@@ -19,7 +19,7 @@ from ingestor.errors import ConfigError
 from ingestor.model import ModelSpec
 from ingestor.quality import Quality
 from ingestor.telemetry import logger
-from ingestor.tuning import tune
+from ingestor.tuning import BYTES_PER_TOKEN, tune
 from ingestor.wiring import kept_models
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ async def open_engine(
     from ingestor.device import open_device
     from ingestor.float8 import demand_device
     from ingestor.loading import Loader
+    from ingestor.trial import fastest
 
     device = open_device(device_of(settings))
     pools: list[BufferPool] = []
@@ -185,6 +186,8 @@ async def open_engine(
     wanted_rows = slot_rows(settings, spec.dimension)
     loader = Loader(spec, device, kept_models(settings), stop.is_set)
     loaded = await loader.load(settings.encoder, calibration, sample)
+    if settings.encoder.runtime == "auto" and loaded.is_plain and not on_gpu and spec.folder:
+        loaded = await fastest(loader, loaded, sample, text_bytes / BYTES_PER_TOKEN)
     quality = await loader.judge(loaded, sample, known, settings.encoder.quality_floor)
     encoder = loaded.encoder
     if on_gpu and spec.folder:

@@ -5,8 +5,10 @@ from __future__ import annotations
 PRECISIONS = {
     "torch": ("float32", "float16", "bfloat16", "fp8"),
     "openvino": ("float32", "bfloat16", "int8"),
+    "onnx": ("float32",),
 }
-CPU_ALONE = ("openvino",)
+IN_HOST_MEMORY = ("openvino", "onnx")
+"""What they take and give lies there; ONNX Runtime may compute elsewhere."""
 EIGHT_BITS = ("int8", "fp8")
 
 
@@ -18,8 +20,8 @@ def runtime_of(runtime: str, precision: str) -> str:
 
 
 def device_of(device: str, runtime: str, precision: str) -> str:
-    """`encoder.device`, or the CPU where the runtime knows no other."""
-    return "cpu" if runtime_of(runtime, precision) in CPU_ALONE else device
+    """`encoder.device`, or the CPU where the runtime's vectors lie in its memory."""
+    return "cpu" if runtime_of(runtime, precision) in IN_HOST_MEMORY else device
 
 
 def of_its_own(precision: str) -> bool:
@@ -37,7 +39,9 @@ def mistake(*, model: str, device: str, runtime: str, precision: str, compile_: 
             f"precision {precision} is none that runtime {chosen} computes ({', '.join(known)});"
             f" set runtime to auto or {others}"
         )
-    if device.startswith("cuda") and chosen in CPU_ALONE:
+    if device.startswith("cuda") and chosen == "onnx":
+        return f"runtime onnx goes by its providers; set device to auto, not {device}, and providers"
+    if device.startswith("cuda") and chosen in IN_HOST_MEMORY:
         what = f"precision {precision}" if runtime == "auto" else f"runtime {chosen}"
         return f"{what} is for the CPU; set device to auto or cpu, not {device}"
     if precision == "fp8" and device == "cpu":

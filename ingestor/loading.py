@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -29,7 +31,8 @@ Sample = Callable[[], Awaitable[Sequence[Int32s]]]
 
 TORCH = "torch"
 OPENVINO = "openvino"
-CHUNKS_PER_BATCH = 16
+ONNX = "onnx"
+TOKENS_PER_BATCH = 1024
 FEW = 32
 """Chunks of a run, for which its form is not judged again."""
 EXPORT = 1
@@ -91,8 +94,11 @@ class Loader:
                 self.spec.revision, tuple(spread((await sample())[::2], CHUNKS))
             )
             return await self.int8(fitted)
-        if runtime_of(wanted.runtime, wanted.precision) == OPENVINO:
+        runtime = runtime_of(wanted.runtime, wanted.precision)
+        if runtime == OPENVINO:
             return await self.openvino(wanted.precision)
+        if runtime == ONNX:
+            return await self.onnx(wanted.providers)
         return await self.torch(wanted.precision)
 
     async def torch(self, precision: str) -> Loaded:
@@ -108,8 +114,19 @@ class Loader:
 
     async def openvino(self, precision: str) -> Loaded:
         """The same model, computed by OpenVINO."""
+        from ingestor.runtimes import openvino
+
         precision = "float32" if precision == "auto" else precision
-        return Loaded(await self._open_openvino(await self._export(), precision), OPENVINO, precision)
+        folder = await self._export(openvino)
+        return Loaded(await self._open_openvino(folder, precision), OPENVINO, precision)
+
+    async def onnx(self, providers: Sequence[str]) -> Loaded:
+        """The same model, computed by ONNX Runtime, with the first of these providers that works here."""
+        from ingestor.runtimes import onnx
+
+        onnx.choose(providers)
+        hidden = await self.device.launch(onnx.OnnxHidden, await self._export(onnx), providers=providers)
+        return Loaded(PaddedEncoder(hidden, Head(self.spec)), f"{ONNX}/{hidden.provider}", "float32")
 
     async def int8(self, calibration: Calibration) -> Loaded:
         """The model in eight bits, made and kept where it is not there yet.
@@ -120,13 +137,13 @@ class Loader:
         Raises:
             IdentityMismatchError: it does not give the vectors that it gave when it was new.
         """
-        from ingestor.runtimes import quantize
+        from ingestor.runtimes import openvino, quantize
 
         quantize.demand_library()
         about = {"recipe": QUANTIZE, "revision": self.spec.revision, "calibration": calibration.id}
 
         async def make(place: Path) -> None:
-            await self._quantize(await self._export(), place, calibration.tokens)
+            await self._quantize(await self._export(openvino), place, calibration.tokens)
             (place / FILE).write_bytes(calibration.to_bytes())
 
         kept = await keep(self.folder, "openvino-int8", about, make, give_up=self.stopped)
@@ -173,24 +190,27 @@ class Loader:
     async def embed(self, encoder: Encoder, chunks: Sequence[Int32s]) -> Float32s:
         """float32[n, dimension], the vector of each chunk; those of like length go together."""
         vectors = np.empty((len(chunks), encoder.dimension), np.float32)
-        order = np.argsort([len(ids) for ids in chunks], kind="stable")
-        for rows in np.split(order, range(CHUNKS_PER_BATCH, len(order), CHUNKS_PER_BATCH)):
+        for rows in by_length([len(ids) for ids in chunks], TOKENS_PER_BATCH):
             batch = loose_batch([chunks[row] for row in rows])
             vectors[rows] = await self.device.launch(embed, batch, encoder=encoder, device=self.device)
         return vectors
 
-    async def _export(self) -> Path:
-        from ingestor.runtimes import openvino
-
-        openvino.library()
-        about = {"recipe": EXPORT, "revision": self.spec.revision, "architecture": self.spec.architecture}
-        versions = {name: version(name) for name in ("openvino", "torch", "transformers")}
+    async def _export(self, runtime: ModuleType) -> Path:
+        """Where the model lies as this module of `runtimes` takes it."""
+        name = runtime.__name__.rpartition(".")[2]
+        about = {
+            "recipe": EXPORT,
+            "revision": self.spec.revision,
+            "config": config_hash(self.spec),
+            name: runtime.library().__version__,
+            **{library: version(library) for library in ("torch", "transformers")},
+        }
 
         async def make(place: Path) -> None:
-            logger().info("export", runtime=OPENVINO, model=self.spec.name)
-            await self.device.launch(openvino.export, self.spec, place)
+            logger().info("export", runtime=name, model=self.spec.name)
+            await self.device.launch(runtime.export, self.spec, place)
 
-        return await keep(self.folder, OPENVINO, about | versions, make, give_up=self.stopped)
+        return await keep(self.folder, name, about, make, give_up=self.stopped)
 
     async def _open_openvino(self, folder: Path, precision: str) -> Encoder:
         from ingestor.runtimes.openvino import OpenVinoHidden
@@ -209,3 +229,19 @@ class Loader:
         finally:
             worker.kill(pool)
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)
+
+
+def by_length(lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
+    """The rows of items in batches, those of like length together, padded to at most so many tokens."""
+    batches: list[list[int]] = []
+    for row in np.argsort(lengths, kind="stable").tolist():
+        if batches and (len(batches[-1]) + 1) * lengths[row] <= most_tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
+
+
+def config_hash(spec: ModelSpec) -> str:
+    """Changes when what the model computes does, though its weights are the same."""
+    return hashlib.sha256(Path(spec.folder, "config.json").read_bytes()).hexdigest()

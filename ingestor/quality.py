@@ -21,7 +21,7 @@ class Quality:
     """What was found with some chunks of the run.
 
     Attributes:
-        runtime, precision: the form of the model.
+        runtime, precision: the form of the model; the runtime of ONNX with its provider.
         chunks: how many were embedded in both forms.
         mean_cosine, lowest_cosine: between the two vectors of a chunk.
         neighbours: share of each chunk's nearest ten, or of all where there are fewer, that stay the same;

@@ -80,8 +80,10 @@ class Encoder(Section):
     """Branch, tag or commit of a hub model; the commit is recorded with the collection."""
     device: Annotated[str, AfterValidator(a_device)] = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`; `auto` takes a GPU where torch sees one."""
-    runtime: Literal["auto", "torch", "openvino"] = "auto"
-    """What computes the model; openvino is for CPUs. `auto`: torch, and openvino for int8."""
+    runtime: Literal["auto", "torch", "openvino", "onnx"] = "auto"
+    """What computes the model. `auto`: torch; openvino for int8, and on a CPU where exact and faster."""
+    providers: Texts = ("CUDAExecutionProvider", "CPUExecutionProvider")
+    """Of ONNX Runtime, by preference; those that it does not have are passed over."""
     precision: Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"] = "auto"
     """Of the arithmetic; `auto`: float32 on a CPU, on a GPU what suits the model's family."""
     quality_floor: Annotated[float, Field(ge=0, le=1)] = 0.99

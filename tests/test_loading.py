@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,11 @@ import pytest_asyncio
 from ingestor.calibration import FILE, Calibration, recall
 from ingestor.device import open_device
 from ingestor.errors import ConfigError, EncoderError, IdentityMismatchError, ResourceError
-from ingestor.loading import FEW, Loader
+from ingestor.loading import FEW, Loader, by_length
 from ingestor.model import resolve
 from ingestor.quality import Quality, cosines
 from ingestor.records import Int32s
-from ingestor.runtimes import openvino
+from ingestor.runtimes import onnx, openvino
 from ingestor.sections import Encoder as Wanted
 from tests.models import save_model
 
@@ -138,10 +139,48 @@ async def test_what_is_too_bad_is_refused(loader: Loader) -> None:
         await loader.judge(replace(loaded, precision="int8"), some, None, 1.1)
 
 
+async def test_onnx_runtime_gives_torchs_vectors(loader: Loader) -> None:
+    providers = ("CUDAExecutionProvider", "CPUExecutionProvider")  # there is no first one here
+    loaded = await loader.load(Wanted(runtime="onnx", providers=providers), None, nothing)
+    assert (loaded.runtime, loaded.precision) == ("onnx/CPUExecutionProvider", "float32")
+    quality = await loader.judge(loaded, some, None, 0.99)
+    assert quality is not None
+    assert quality.lowest_cosine >= 0.99999
+    (place,) = kept(loader, "onnx-")
+    (place / onnx.MODEL).write_bytes(b"no model")
+    with pytest.raises(ResourceError, match="ONNX Runtime cannot load it; remove it and run again"):
+        await loader.load(Wanted(runtime="onnx"), None, nothing)
+
+
+async def test_providers_that_are_not_there_are_named(loader: Loader) -> None:
+    wanted = Wanted(runtime="onnx", providers=("TensorrtExecutionProvider",))
+    with pytest.raises(ConfigError, match=r"encoder\.providers: Tensorrt.* has only .*CPUExecutionProvider"):
+        await loader.load(wanted, None, nothing)
+    assert not loader.folder.exists()
+
+
+async def test_another_config_is_another_export(loader: Loader) -> None:
+    await loader.load(FLOAT32, None, nothing)
+    with open(f"{loader.spec.folder}/config.json", "a") as config:  # noqa: ASYNC230
+        config.write(" ")
+    await loader.load(FLOAT32, None, nothing)
+    assert len(kept(loader, "openvino-")) == 2
+
+
+def test_batches_are_of_like_length() -> None:
+    lengths = [5, 100, 7, 5, 90, 30]
+    assert by_length(lengths, 200) == [[0, 3, 2, 5], [4, 1]]
+    assert by_length([300], 200) == [[0]]
+    assert by_length([], 200) == []
+
+
 async def test_a_missing_package_says_what_to_install(
     loader: Loader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "openvino", None)
+    for package in ("openvino", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, package, None)
     for wanted in (FLOAT32, INT8):
         with pytest.raises(ConfigError, match=r"OpenVINO is not installed .*ingestor\[openvino\]"):
             await loader.load(wanted, None, some)
+    with pytest.raises(ConfigError, match=r"ONNX Runtime is not installed .*ingestor\[onnx\]"):
+        await loader.load(Wanted(runtime="onnx"), None, some)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ingestor.encoder import load_model
-from ingestor.errors import ConfigError, ResourceError
+from ingestor.errors import ConfigError, EncoderError, ResourceError
 from ingestor.model import ModelSpec
-from ingestor.runtimes.graph import EXAMPLE_SHAPE, Graph, example, inputs_of, quiet
+from ingestor.runtimes.graph import EXAMPLE_SHAPE, INPUTS, Graph, example, inputs_of, quiet
 
 MODEL = "model.xml"
 _HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}  # int8: of what is not quantized
@@ -37,14 +37,22 @@ def library() -> Any:
 
 
 def export(spec: ModelSpec, folder: Path) -> None:
-    """Write a model, in float32, as OpenVINO's files."""
+    """Write a model, in float32, as OpenVINO's files.
+
+    Raises:
+        EncoderError: OpenVINO does not know all that it does.
+    """
     ov = library()
-    model = load_model(spec, torch.float32)
-    shape = ov.PartialShape([-1] * len(EXAMPLE_SHAPE))
-    with quiet(), torch.inference_mode():
-        found = ov.convert_model(
-            Graph(model).eval(), example_input=example(), input=[(shape, ov.Type.i64)] * 2
-        )
+    graph = Graph(load_model(spec, torch.float32)).eval()
+    inputs = [(ov.PartialShape([-1] * len(EXAMPLE_SHAPE)), ov.Type.i64)] * len(INPUTS)
+    try:
+        with quiet(), torch.inference_mode():
+            found = ov.convert_model(graph, example_input=example(), input=inputs)
+    except Exception as error:  # it may raise anything
+        reason = " ".join(str(error).split())[:300]
+        raise EncoderError(
+            f"OpenVINO cannot take this model ({spec.architecture}); set encoder.runtime to torch: {reason}"
+        ) from error
     ov.save_model(found, folder / MODEL, compress_to_fp16=False)
 
 
