@@ -138,6 +138,7 @@ class HttpPieces:
         self._turn = asyncio.Lock()
         self._answer: Answer | None = None
         self._at = 0
+        self._since = 0  # where the connection began
         self._ended = False
 
     async def next(self) -> bytes:
@@ -157,7 +158,6 @@ class HttpPieces:
 
     async def _fill(self, held: list[bytes], until: int) -> None:
         """Take bytes in; where the connection breaks after a good many, another one brings the rest."""
-        begun = self._at
         try:
             while self._at < until and not self._ended:
                 answer = self._answer or await self._ask()
@@ -168,7 +168,7 @@ class HttpPieces:
                     self._finish(answer)
         except TransientSourceError as error:
             self.close()
-            if self._at - begun < LEAST_GAIN_BYTES:
+            if self._at - self._since < LEAST_GAIN_BYTES:
                 raise
             logger().warning("retry", shard=self._shard.name, error=error.detail, byte=self._at)
 
@@ -178,6 +178,7 @@ class HttpPieces:
         if at and not versioned:
             detail = f"the connection broke after {at:,} bytes, and the server names no version (ETag or"
             raise SourceError("unreadable", f"{detail} Last-Modified) by which to go on")
+        self._since = at
         # What was read ahead leaves no connection open, where that can be helped.
         stop = PIECE_BYTES if versioned and not at else None
         answer = self._answer = await self._store.ask(url, at, stop)
