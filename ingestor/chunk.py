@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,8 @@ _RANKS = (
 ten times as fast as an alternation.
 """
 
+PART_CHARS = 1 << 16
+"""Of a text that are tokenized at once: they take some hundred bytes each."""
 _FLAG = re.compile("[\U0001f1e6-\U0001f1ff]{2}")
 _JOINING = re.compile("[\u200c\u200d\u1160-\u11ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
 
@@ -55,10 +57,18 @@ class Chunker:
         max_tokens: special tokens and prompt included.
         overlap_tokens: at most so many tokens of a chunk are repeated in the next.
         max_chars: bound in characters, for texts that the vocabulary does not cover.
+        part_chars: of a longer text a part at a time is tokenized, which changes nothing.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, prompt: str, max_tokens: int, overlap_tokens: int, max_chars: int
+        self,
+        tokenizer: Tokenizer,
+        *,
+        prompt: str,
+        max_tokens: int,
+        overlap_tokens: int,
+        max_chars: int,
+        part_chars: int = PART_CHARS,
     ) -> None:
         self._tokenizer = tokenizer
         self._prompt = prompt
@@ -68,6 +78,7 @@ class Chunker:
         self._window = self._room - self._prompt_tokens
         self._overlap = overlap_tokens
         self._max_chars = max_chars
+        self._part_chars = part_chars
         if self._window < 1:
             raise ModelError(f"max_tokens {max_tokens} leaves no room beside special tokens and the prompt")
 
@@ -106,12 +117,33 @@ class Chunker:
         return 2 * unknown > np.diff(offsets) - self._special
 
     def _cut(self, text: str) -> Iterator[Chunk]:
-        """Windows over a text that is longer than one."""
-        tokens = self._tokenizer.tokens(text)
+        """Windows over a text that is longer than one; of a very long one a part at a time is tokenized."""
+        begin, first, size = 0, 0, self._part_chars
+        while begin + size < len(text):
+            part = text[begin : begin + size]
+            tokens = self._tokenizer.tokens(part)
+            sound = np.flatnonzero(tokens.kept)[-1:]  # what is behind it may go on beyond the part
+            if not len(sound):
+                break
+            reached = yield from self._windows(part, tokens, first, int(sound[0]))
+            if reached == first:
+                size *= 2
+                continue
+            again = _fresh_start(part, tokens, reached)
+            begin, first, size = begin + int(tokens.starts[again]), reached - again, self._part_chars
+        part = text[begin:]
+        tokens = self._tokenizer.tokens(part)
+        yield from self._windows(part, tokens, first, len(tokens.ids) + self._window)
+
+    def _windows(self, text: str, tokens: Tokens, first: int, sound: int) -> Generator[Chunk, None, int]:
+        """Windows from token `first` on, as long as none can reach beyond token `sound`.
+
+        Returns:
+            Where the next window begins.
+        """
         total = len(tokens.ids)
         rank = _ranks(text, tokens)
-        first = 0
-        while first < total:
+        while first < total and first + self._window <= sound:
             start = int(tokens.starts[first]) if first else 0
             last = self._last(tokens, rank, first, start)
             end = int(tokens.starts[last]) if last < total else len(text)
@@ -128,8 +160,9 @@ class Chunker:
                 last, chunk = self._shrink(text, tokens, start, first, last)
                 yield chunk
             if last == total:
-                return
+                return total
             first = self._next(rank, first, last)
+        return first
 
     def _last(self, tokens: Tokens, rank: npt.NDArray[np.int8], first: int, start: int) -> int:
         """Where the window that begins at token `first` ends (exclusive): the best cut in its second half."""
@@ -195,6 +228,13 @@ class Chunker:
             if len(found):
                 return least + int(found[0])
         return last
+
+
+def _fresh_start(text: str, tokens: Tokens, first: int) -> int:
+    """The last token up to `first` at which a text can begin without changing tokens and ranks behind it."""
+    while first and not (tokens.kept[first] and text[tokens.starts[first]].isalnum()):
+        first -= 1
+    return first
 
 
 def _ranks(text: str, tokens: Tokens) -> npt.NDArray[np.int8]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestor.chunk import Chunk, Chunker
+from ingestor.chunk import PART_CHARS, Chunk, Chunker
 from ingestor.errors import ModelError
 from ingestor.model import resolve
 from ingestor.sources.values import VISIBLE
@@ -55,10 +55,21 @@ def tokenizer(name: str) -> Tokenizer:
 
 
 def chunker(
-    name: str = "minilm", *, prompt: str = "", max_tokens: int = 34, overlap: int = 0, max_chars: int = 10_000
+    name: str = "minilm",
+    *,
+    prompt: str = "",
+    max_tokens: int = 34,
+    overlap: int = 0,
+    max_chars: int = 10_000,
+    part_chars: int = PART_CHARS,
 ) -> Chunker:
     return Chunker(
-        tokenizer(name), prompt=prompt, max_tokens=max_tokens, overlap_tokens=overlap, max_chars=max_chars
+        tokenizer(name),
+        prompt=prompt,
+        max_tokens=max_tokens,
+        overlap_tokens=overlap,
+        max_chars=max_chars,
+        part_chars=part_chars,
     )
 
 
@@ -115,6 +126,26 @@ def test_chunks_fit_have_their_own_tokens_and_lose_nothing(
         assert_all_there(document, [chunk.text for chunk in chunks], own)
     else:
         assert not own.ids([document.strip()])[0].tolist()
+
+
+@pytest.mark.parametrize("name", ["minilm", "bytes", "hash"])
+@given(
+    document=st.one_of(DOCUMENTS, st.lists(DOCUMENTS, min_size=2, max_size=6).map("".join)),
+    prompt=st.sampled_from(["", "passage: "]),
+    max_tokens=st.integers(20, 40),
+    overlap=st.integers(0, 11),
+    max_chars=st.integers(40, 300),
+    part_chars=st.integers(1, 600),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_text_in_parts_has_the_chunks_of_the_whole(
+    name: str, document: str, prompt: str, max_tokens: int, overlap: int, max_chars: int, part_chars: int
+) -> None:
+    limits = {"prompt": prompt, "max_tokens": max_tokens, "overlap": overlap, "max_chars": max_chars}
+    whole = cut(document, chunker(name, **limits))
+    parts = cut(document, chunker(name, **limits, part_chars=part_chars))
+    assert [chunk.text for chunk in parts] == [chunk.text for chunk in whole]
+    assert [chunk.ids.tolist() for chunk in parts] == [chunk.ids.tolist() for chunk in whole]
 
 
 @given(documents=st.lists(DOCUMENTS, max_size=5))
