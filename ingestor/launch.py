@@ -70,9 +70,10 @@ class Launch:
             report.seconds = progress.elapsed_s
             report.status, report.exit_code = "failed", getattr(failure, "exit_code", 1)
         progress.sample()
+        code = self._tell(report, failure)
         if not isinstance(failure, LockedError):  # else the file is that of the other run
-            self._write_metrics()
-        return self._tell(report, failure)
+            self._write_metrics()  # with the exit code that holds
+        return code
 
     async def _ingest(self, settings: Settings, signals: Signals) -> Report:
         from ingestor import display, history, pipeline, telemetry

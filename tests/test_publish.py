@@ -135,3 +135,12 @@ def test_a_whole_run_leaves_its_counters(tmp_path):
     with Lock.acquire(tmp_path / "state.sqlite3.lock"):
         place.run(code=5)  # and this leaves the file to the run that goes on
     assert (tmp_path / "things.prom").read_text() == text
+
+
+def test_the_exit_code_is_that_which_holds(tmp_path):
+    place = Workplace(tmp_path, metrics={"textfile": "things.prom"})
+    place.write("a.jsonl", documents(3))
+    place.run("--report", "shards", code=1)  # complete, but a folder is no place for a report
+    text = (tmp_path / "things.prom").read_text()
+    assert value(text, "ingestor_exit_code") == 1
+    assert "ingestor_last_success_timestamp_seconds{" not in text

@@ -13,6 +13,9 @@ from ingestor.config import Settings
 from ingestor.errors import VerificationError
 from ingestor.lookup import LEFT, existing_state, open_to_read, state_error
 
+STILL_CHANGING = ("truncated_input", "changed")
+"""Warnings of shards that were read as far as they go, and are to be read again."""
+
 
 def require_complete(settings: Settings) -> None:
     """Refuse a collection that is only a part of what it is to be, though its count is what the state says.
@@ -49,7 +52,8 @@ def lacking(file: sqlite3.Connection, tolerate: int) -> Iterator[str]:
 
 def unfinished(file: sqlite3.Connection, report: dict[str, Any]) -> list[str]:
     """Shards that `--limit` left, in other words that nothing in the report accounts for."""
-    told = {remark["shard"] for remark in (*report["shard_errors"], *report["warnings"])}
+    changing = [remark for remark in report["warnings"] if remark["kind"] in STILL_CHANGING]
+    told = {remark["shard"] for remark in (*report["shard_errors"], *changing)}
     rows = file.execute(
         "SELECT DISTINCT name FROM shards WHERE current AND fingerprint IS NULL AND key <> ? ORDER BY name",
         (LEFT,),

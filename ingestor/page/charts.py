@@ -13,7 +13,7 @@ from ingestor.channel import StageTime
 from ingestor.history import Sample
 from ingestor.page.svg import COLOURS, Drawing, styled
 from ingestor.timeline import Window
-from ingestor.words import duration, short
+from ingestor.words import short
 
 Floats = npt.NDArray[np.float64]
 WIDE, NARROW = 960, 360
@@ -194,8 +194,3 @@ def spread(counts: npt.NDArray[np.int64]) -> str:
     mean = float((numbers * counts).sum()) / total
     median, most = (int(np.searchsorted(so_far, share * total)) for share in (0.5, 0.95))
     return f"mean {mean:,.1f}, median {median:,}, 95 % have {most:,} or fewer"
-
-
-def lasting(window: Window) -> str:
-    """How long a window is, in words."""
-    return duration((window.end - window.begin) / 1e9) if window.end else "its end"
