@@ -154,7 +154,8 @@ def _mix(numbers: Tensor) -> Tensor:
 
 def embed(batch: Batch, *, encoder: Encoder, device: Device) -> Float32s:
     """float32[n, dimension] of one batch, at once, for commands; run it through `device.launch`."""
-    vectors = device.compute(device.upload(batch), encoder.forward).vectors
+    embeddings = device.compute(device.upload(batch), encoder.forward)
+    embeddings.ready.synchronize()  # the copy below is on another stream
     found = np.empty((len(batch.points), encoder.dimension), np.float32)
-    torch.from_numpy(found).copy_(vectors)
+    torch.from_numpy(found).copy_(embeddings.vectors)
     return found

@@ -197,3 +197,19 @@ async def test_memory_that_cuda_cannot_pin_is_a_plain_error() -> None:
         await device.register(buffers)  # it is pinned already
     await device.close()
     buffers.close()
+
+
+async def test_embed_waits_for_a_slow_model() -> None:
+    device = open_device("cuda")
+
+    class Slow:
+        dimension = 8
+        packed = True
+
+        def forward(self, batch: DeviceBatch) -> Tensor:
+            torch.cuda._sleep(1_000_000_000)  # cycles, about half a second
+            return torch.ones(batch.rows, self.dimension, device=device.torch_device)
+
+    found = await device.launch(embed, token_batch([[1, 2], [3]]), encoder=Slow(), device=device)
+    assert (found == 1).all()
+    await device.close()
