@@ -6,7 +6,7 @@ QUICKSTART := .ingestor/quickstart
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test check docs gpu qdrant bench clean
+.PHONY: quickstart test slow check docs gpu qdrant bench clean
 
 quickstart: $(BIN)/.quickstart
 	@echo "--- Shards from Python's own language reference"
@@ -18,7 +18,10 @@ quickstart: $(BIN)/.quickstart
 	@echo "--- Next: ask your own question with the command above, or ingest your own text (README.md)"
 
 test: $(BIN)/.dev
-	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist worksteal -m "not gpu and not qdrant"
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist worksteal -m "not gpu and not qdrant and not slow"
+
+slow: $(BIN)/.dev
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist worksteal -m "slow and not gpu and not qdrant"
 
 check: $(BIN)/.dev
 	$(BIN)/ruff format --check
