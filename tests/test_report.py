@@ -32,7 +32,7 @@ def test_json_has_the_keys_of_the_contract_in_order(report):
         *("status", "exit_code", "target", "collection", "seconds", "shards", "documents", "failures_open"),
         *("rejected_by_kind", "skipped_by_kind", "shard_errors", "warnings", "refused"),
         *("chunks", "points", "tokens"),
-        *("replaced_characters", "rates", "stages", "bottleneck"),
+        *("replaced_characters", "quality", "rates", "stages", "bottleneck"),
     ]
     assert found["shard_errors"] == [{"shard": "a.gz", "kind": "truncated_input", "detail": "ends at byte 7"}]
     assert found["stages"]["encode"] == {
