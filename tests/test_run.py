@@ -260,6 +260,7 @@ def test_the_real_model(tmp_path):
     assert found["hits"][0]["document"] == "1"
 
 
+@pytest.mark.slow
 def test_a_look_at_a_collection_does_not_disturb_the_run_that_writes_to_it(tmp_path):
     place = Workplace(tmp_path, chunk={"max_tokens": 24, "overlap_tokens": 4})
     place.write("a.jsonl", documents(16_000))
@@ -302,6 +303,7 @@ def test_a_collection_that_is_not_as_configured_is_told_and_left_alone(place):
     assert "warn collection     qdrant.hnsw.m: 8 there, 32 here" in place.ask("check", "--quick").out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [

@@ -262,6 +262,7 @@ def test_check_says_what_is_there(tmp_path: Path) -> None:
     assert "will be made" in check_target(embedded(tmp_path))
 
 
+@pytest.mark.slow
 async def test_no_process_is_left(tmp_path: Path) -> None:
     async with sink_pool(embedded(tmp_path), processes=2) as pool:
         assert pool.processes == 2

@@ -152,6 +152,7 @@ def shard(rows: list[dict[str, Any]]) -> bytes:
     return zstd.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
+@pytest.mark.slow
 def test_runs_over_a_bucket(bucket: Any, place: Workplace) -> None:
     """What did not change is not read again, what did is, and no secret is written anywhere."""
     put(bucket, **{"in/a.jsonl.zst": shard(documents(20)), "in/b.jsonl.zst": shard(documents(5, start=20))})

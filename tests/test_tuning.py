@@ -47,6 +47,7 @@ def test_slots_have_room_for_short_chunks_where_memory_allows() -> None:
     assert gpu_rows(65_536, 10) == 512
 
 
+@pytest.mark.slow
 async def test_a_cpu_does_not_compile(tmp_path: Path) -> None:
     settings = Settings.model_validate(
         {"source": {"paths": ["x"]}, "encoder": {"model": "hash:8", "device": "cpu", "compile": "on"}}
