@@ -35,5 +35,5 @@ def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=4, help="moments at which a run is killed in the slow test")
     parser.addoption("--pairs", type=int, default=3, help="runs started two by two in the slow test of locks")
     parser.addoption("--screenshots", metavar="DIR", help="where to keep pictures of the page about a run")
-    parser.addoption("--steps", type=int, default=15, help="edits and runs in the slow test of histories")
+    parser.addoption("--steps", type=int, default=8, help="edits and runs in the slow test of histories")
     parser.addoption("--page", metavar="FILE", help="look at this page in place of one made for the test")
