@@ -29,8 +29,9 @@ import orjson
 from ingestor.errors import ResourceError, reason
 from ingestor.failures import Failures
 from ingestor.leaving import Leaving
-from ingestor.lookup import LEFT, NO_HASH, SCHEMA, VERSION, other_version, state_error, totals
+from ingestor.lookup import LEFT, NO_HASH, SCHEMA, UPGRADES, VERSION, other_version, state_error, totals
 from ingestor.records import Census, Shard, Verdict
+from ingestor.touched import Touched, fingerprint
 from ingestor.writes import Writes
 
 P = ParamSpec("P")
@@ -77,6 +78,7 @@ class Ledger:
     Attributes:
         thread: one thread; `await loop.run_in_executor(ledger.thread, ledger.record, ...)`.
         leaving: what left, and what is in doubt.
+        touched: what changed by date alone.
         failures: what was refused and is still to be mended.
         state_id: names this state file; kept in the collection, so that two state files never feed one
             collection.
@@ -87,6 +89,7 @@ class Ledger:
         self._file = file
         self.thread = thread
         self.leaving = Leaving(file)
+        self.touched = Touched(file)
         self.failures = Failures(file)
         self._salt = b""
         self.state_id: str = self.meta("state_id")
@@ -111,6 +114,9 @@ class Ledger:
                 file.execute("INSERT INTO meta VALUES ('state_id', ?)", (str(uuid.uuid4()),))
                 file.execute("COMMIT")
                 version = VERSION
+            while upgrade := UPGRADES.get(version):
+                file.executescript(f"BEGIN; {upgrade}; COMMIT")
+                version += 1
         except sqlite3.DatabaseError as error:
             raise state_error(path, error) from error
         except OSError as error:
@@ -220,7 +226,7 @@ class Ledger:
 
     def _fingerprint(self, shard: Shard) -> str:
         """Of the shard and of the way it is read: either change makes it new."""
-        return f"{shard.fingerprint}:{self._salt.hex()}"
+        return fingerprint(shard, self._salt)
 
     def _count(self, shards: Sequence[int]) -> tuple[int, int, dict[str, int]]:
         """Documents in these shards that are stored, that lost their id, and that failed, by kind."""
@@ -283,9 +289,9 @@ class Ledger:
             )
         self._file.execute("DELETE FROM intents")
 
-    def finish(self, shard: Shard) -> int:
+    def finish(self, shard: Shard, digest: str | None = None) -> int:
         """All of a shard is settled: what earlier readings of it held is sorted out, and it may be passed
-        over from now on.
+        over from now on, or as long as its bytes have this digest.
 
         Returns:
             How many records that lost their ids have them now, with what is stored already.
@@ -299,7 +305,8 @@ class Ledger:
             self.leaving.doubt_early_owners(shard.key)
             self.failures.replace_earlier(shard)
             self._file.execute(
-                "UPDATE shards SET fingerprint = ? WHERE key = ?", (self._fingerprint(shard), shard.key)
+                "UPDATE shards SET fingerprint = ?, digest = ? WHERE key = ?",
+                (self._fingerprint(shard), digest, shard.key),
             )
         return equal
 

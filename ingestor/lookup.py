@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from ingestor.errors import LACKS, ConfigError, NothingThereError, ResourceError
 
-VERSION = 1
+VERSION = 2
+UPGRADES = {1: "ALTER TABLE shards ADD COLUMN digest TEXT; PRAGMA user_version = 2"}
+"""From older versions to the next one."""
 TELLING_TOKENS = 50_000
 """A run over fewer is mostly its beginning."""
 LEFT = 0
@@ -27,7 +29,8 @@ CREATE TABLE shards (
     name TEXT NOT NULL,
     fingerprint TEXT,               -- set when the reading is finished
     position INTEGER,               -- in this run's listing; NULL: not listed
-    current INTEGER NOT NULL        -- the newest reading of its name
+    current INTEGER NOT NULL,       -- the newest reading of its name
+    digest TEXT                     -- of the file's bytes, where they are known
 );
 CREATE INDEX shards_name ON shards (name);
 CREATE TABLE records (
@@ -47,7 +50,7 @@ CREATE TABLE failures (
     rejected INTEGER, time REAL, PRIMARY KEY (shard, place)
 ) WITHOUT ROWID;
 CREATE TABLE runs (id INTEGER PRIMARY KEY, started REAL, ended REAL, status TEXT, report TEXT);
-INSERT INTO shards VALUES ({LEFT}, '', NULL, NULL, 0);
+INSERT INTO shards VALUES ({LEFT}, '', NULL, NULL, 0, NULL);
 PRAGMA user_version = {VERSION};
 """
 
@@ -184,7 +187,7 @@ def check_version(path: Path) -> None:
     with _opened(path) as file:
         version = file.execute("PRAGMA user_version").fetchone()[0]
         empty = not file.execute("SELECT 1 FROM sqlite_master").fetchone()
-    if version != VERSION and not (version == 0 and empty):
+    if version not in (VERSION, *UPGRADES) and not (version == 0 and empty):
         raise other_version(path, version)
 
 

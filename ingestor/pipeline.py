@@ -18,10 +18,10 @@ from ingestor.account import begin_account, fill_account
 from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import Nowhere
 from ingestor.errors import IngestorError, WorkerDiedError
-from ingestor.identity import salt_of
 from ingestor.job import Job, OpenPool, check_identity, open_job
 from ingestor.opening import open_encoder, open_sinks, unless_stopped
 from ingestor.passes import read_shards
+from ingestor.planning import plan_run
 from ingestor.progress import Progress
 from ingestor.report import Report
 from ingestor.settle import Sinks, delete_points
@@ -132,10 +132,7 @@ async def _work(job: Job, report: Report) -> None:
             return
         # The ledger forgets first: the other way round, a crash between the two would hide the loss.
         await job.in_ledger(ledger.forget)
-    reading = salt_of(wiring.reading_of(job.settings, job.identity["record"]))
-    plan = await job.in_ledger(
-        ledger.plan, job.listing.shards, reading, full=options.full, retry=options.retry
-    )
+    plan = await plan_run(job)
     await job.in_ledger(ledger.failures.set_listing, job.listing.errors)
     begin_account(job, report, plan)
     await _look_at_target(job)

@@ -56,11 +56,13 @@ class ShardEnd:
             same.
         errors: (kind, detail) of what broke the shard off; an error excludes `finished`.
         warnings: (kind, detail) of what people should know.
+        digest: of the file's bytes, where they are all known.
     """
 
     finished: bool
     errors: tuple[tuple[str, str], ...] = ()
     warnings: tuple[tuple[str, str], ...] = ()
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ async def _commit(
             for kind, detail in census.end.warnings:
                 tally.warn(name, kind, detail)
             if census.end.finished and not census.end.errors:
-                tally.take_over(await ledger.run(ledger.finish, census.shard))
+                tally.take_over(await ledger.run(ledger.finish, census.shard, census.end.digest))
             else:
                 await ledger.run(ledger.failures.break_off, census.shard, census.end.errors)
 

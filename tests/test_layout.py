@@ -92,7 +92,8 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "holdings": ({"identity", "lookup"}, set()),
     "writes": ({"records"}, set()),
     "leaving": ({"lookup", "records"}, set()),
-    "ledger": ({"failures", "leaving", "lookup", "records", "writes"}, set()),
+    "ledger": ({"failures", "leaving", "lookup", "records", "touched", "writes"}, set()),
+    "touched": ({"records"}, set()),
     "book": ({"records", "tally", "writes"}, set()),
     "settle": ({"book", "identity", "ledger", "records", "tally", "writes"}, set()),
     "telemetry": (set(), set()),
@@ -128,11 +129,12 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "opening": (EVERYTHING, set()),
     "sampling": (EVERYTHING, set()),
     "passes": (EVERYTHING, set()),
+    "planning": (EVERYTHING, set()),
     "pipeline": (EVERYTHING, set()),
     "commands": (EVERYTHING, set()),
 }
 STAGES = {"prepare", "pack", "prefetch", "encode", "copy_out", "settle"}
-RUN = {"pipeline", "passes", "opening", "sampling", "job", "account"}
+RUN = {"pipeline", "passes", "planning", "opening", "sampling", "job", "account"}
 
 
 def _modules() -> list[tuple[str, Path]]:

@@ -51,7 +51,7 @@ def test_first_run_then_nothing_to_do(place):
     assert again.report["points"] == {"upserted": 0, "deleted": 0}
     assert again.report["chunks"]["embedded"] == 0
 
-    (place.shards / "a.jsonl").touch()
+    place.write("a.jsonl", reversed(documents(40)))
     touched = place.run()
     assert touched.documents == {"read": 60, "unchanged": 60}
     assert touched.report["points"]["upserted"] == 0
