@@ -266,7 +266,11 @@ def test_a_look_at_a_collection_does_not_disturb_the_run_that_writes_to_it(tmp_p
     place.write("a.jsonl", documents(16_000))
     running = place.start_run()
     eventually(lambda: place.recorded() or running.poll() is not None)
-    looked = place.ask("check", code=5)
+    running.send_signal(signal.SIGSTOP)
+    try:
+        looked = place.ask("check", code=5)
+    finally:
+        running.send_signal(signal.SIGCONT)
     assert "held by process" in looked.out
     ended = place.end(running)
     assert (ended.code, ended.documents) == (0, {"read": 16_000, "indexed": 16_000})
