@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from pydantic import ByteSize, TypeAdapter
 from ingestor.buffers import BufferLayout
 from ingestor.config import RunOptions, Settings
 from ingestor.engine import CPU_SLOT_ROWS, gpu_rows
+from ingestor.lock import Lock
 from tests.running import Workplace, documents, eventually
 
 ROOT = Path(__file__).parent.parent
@@ -268,3 +270,106 @@ def test_a_stop_reaches_the_run(again):
     process.send_signal(signal.SIGTERM)
     assert process.wait(LIMIT_S) == 143
     assert "run again: what is done is kept" in said.read_text()
+
+
+# Schedules: the example lines are run as they stand, but for the places that they name
+
+FINE = {0, 5, 143}
+"""Exit codes that nobody has to be told of."""
+TRY_NO_MORE = {2, 3, 4, 6}
+"""Those that another try would give again."""
+
+
+@pytest.fixture
+def search(tmp_path) -> Workplace:
+    """What stands in for /srv/search."""
+    place = Workplace(tmp_path)
+    place.write("a.jsonl", documents(20))
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "wiki.yaml").symlink_to(tmp_path / "c.yaml")
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    return place
+
+
+def crontab_line() -> str:
+    [line] = [
+        line for line in (ROOT / "configs/crontab.example").read_text().splitlines() if line[:1].isdigit()
+    ]
+    times = line.split(maxsplit=5)
+    assert all(re.fullmatch(r"[\d*/,-]+", time) for time in times[:5])
+    assert "%" not in times[5]
+    return times[5]
+
+
+def by_cron(place: Workplace) -> str:
+    """Run the line as cron does; what it would mail."""
+    command = crontab_line().replace("/srv/search", str(place.folder))
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        ["/bin/sh", "-c", command], env=environment, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert ended.stderr == ""
+    return ended.stdout
+
+
+def test_cron_mails_what_somebody_must_look_at_and_nothing_else(search):
+    assert by_cron(search) == ""
+    assert json.loads((search.folder / "last.json").read_text())["documents"]["indexed"] == 20
+    with Lock.acquire(search.folder / "state.sqlite3.lock"):
+        assert by_cron(search) == ""
+    (search.shards / "b.jsonl").write_text("no object\n")
+    assert "exit code 3; see" in by_cron(search)
+    logged = [json.loads(line) for line in (search.folder / "ingestor.log").read_text().splitlines()]
+    assert any("held by process" in line.get("text", "") for line in logged)
+
+
+def unit(name: str) -> dict[str, dict[str, str]]:
+    parser = configparser.ConfigParser(interpolation=None, delimiters=("=",))
+    parser.optionxform = str
+    parser.read_string((ROOT / "deploy/systemd" / name).read_text())
+    return {section: dict(parser[section]) for section in parser.sections()}
+
+
+@pytest.mark.parametrize("name", ["ingestor@.service", "ingestor@.timer"])
+def test_systemd_knows_all_that_the_units_say(name):
+    command = [tool("systemd-analyze"), "verify", "--recursive-errors=no", ROOT / "deploy/systemd" / name]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S).stderr.splitlines()
+    assert [line for line in said if "python is not executable" not in line and "man" not in line] == []
+
+
+def test_systemd_starts_a_run_and_knows_its_exit_codes(search):
+    service = unit("ingestor@.service")["Service"]
+    assert set(map(int, service["SuccessExitStatus"].split())) | {0} == FINE | {130}
+    assert set(map(int, service["RestartPreventExitStatus"].split())) == TRY_NO_MORE
+    assert service["KillMode"] == "mixed"
+    assert int(service["TimeoutStopSec"].removesuffix("s")) >= 2 * RunOptions().drain_timeout_s
+    command = service["ExecStart"].replace("%i", "wiki").replace("/srv/search", str(search.folder))
+    command = command.replace("/var/lib/ingestor", str(search.folder))
+    subprocess.run(
+        command.split(), cwd=search.folder, env={"PYTHONPATH": str(ROOT)}, check=True, timeout=LIMIT_S
+    )
+    assert json.loads((search.folder / "wiki.json").read_text())["exit_code"] == 0
+
+
+def test_kubernetes_starts_a_run_and_knows_its_exit_codes(search):
+    claim, job = yaml.safe_load_all((ROOT / "deploy/kubernetes/cronjob.yaml").read_text())
+    assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    assert job["spec"]["concurrencyPolicy"] == "Forbid"
+    spec = job["spec"]["jobTemplate"]["spec"]
+    codes = spec["podFailurePolicy"]["rules"][0]["onExitCodes"]
+    assert set(codes["values"]) == TRY_NO_MORE | {5}
+    pod = spec["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"  # else the policy is refused
+    assert pod["terminationGracePeriodSeconds"] >= 2 * RunOptions().drain_timeout_s
+    [container] = pod["containers"]
+    assert codes["containerName"] == container["name"]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
+    [shm] = [volume["emptyDir"]["sizeLimit"] for volume in pod["volumes"] if volume["name"] == "shm"]
+    slots = Settings(source={"paths": ["x"]}).pipeline.buffers
+    assert BufferLayout("", slots, gpu_rows(LARGE_BUDGET, LARGE_BUDGET), LARGE_DIMENSION).nbytes <= size(
+        shm + "B"
+    )
+    (search.folder / ".ingestor").mkdir()
+    arguments = [word.replace("/configs", "configs") for word in container["args"]]
+    assert search.end(search.start(*arguments)).code == 0
+    assert json.loads((search.folder / ".ingestor/last.json").read_text())["documents"]["indexed"] == 20
