@@ -96,6 +96,13 @@ class TransientSourceError(SourceError):
         self.retry_after_s = retry_after_s
 
 
+class StoppedError(SourceError):
+    """A shard's reading was called off by a stop, which says nothing about the shard."""
+
+    def __init__(self) -> None:
+        super().__init__("stopped", "called off before it was read")
+
+
 class SinkError(IngestorError):
     """The collection refused a request, or the engine failed."""
 

@@ -19,7 +19,7 @@ from ingestor.calibration import Calibration
 from ingestor.config import RunOptions, Settings
 from ingestor.dry_run import copy_state
 from ingestor.engine import Engine
-from ingestor.errors import ConfigError, SourceError
+from ingestor.errors import ConfigError, StoppedError
 from ingestor.forms import of_its_own
 from ingestor.generations import Standing
 from ingestor.ledger import Ledger
@@ -184,22 +184,11 @@ async def list_source(
     settings: Settings, remote: Remote, unpack: ThreadPoolExecutor, stop: asyncio.Event
 ) -> Listing:
     """Find the shards; after a stop nothing is found."""
-
-    async def end_at_stop() -> None:
-        await stop.wait()
-        remote.abort()
-
-    listing = Listing([], [])
-    loop = asyncio.get_running_loop()
-    async with asyncio.TaskGroup() as group:
-        watch = group.create_task(end_at_stop(), name="watch")
-        try:
-            listing = await loop.run_in_executor(unpack, wiring.listing_of, settings, remote)
-        except SourceError:
-            if not stop.is_set():
-                raise
-        watch.cancel()
-    return listing
+    looking = asyncio.get_running_loop().run_in_executor(unpack, wiring.listing_of, settings, remote)
+    try:
+        return await remote.until(stop, looking)
+    except StoppedError:
+        return Listing([], [])
 
 
 async def check_identity(job: Job) -> None:

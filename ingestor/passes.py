@@ -216,7 +216,6 @@ class Pass:
         await self._job.stop.wait()
         self._job.progress.note = "stopping: what is packed is still written"
         self._enough.set()
-        self._job.remote.abort()
         await asyncio.sleep(self._job.options.drain_timeout_s)
         if self._job.sinks is not None:
             self._job.sinks.kill()  # else closing them would wait for the call that they are in

@@ -63,7 +63,7 @@ async def run(
         _publish(stack, settings, options, progress)
         run_id = await job.in_ledger(job.ledger.start_run)
         try:
-            await _work(job, report)
+            await job.remote.until(stop, _work(job, report))
         except BaseException:
             with suppress(IngestorError):  # what ended the run counts, not that the state file fails, too
                 await _close_account(job, report, run_id, time.monotonic() - started)

@@ -19,7 +19,8 @@ from aiohttp import InvalidUrlRedirectClientError
 from backports import zstd
 from pyarrow import parquet as pq
 
-from ingestor.errors import ConfigError, SourceError
+from ingestor.errors import ConfigError, SourceError, StoppedError
+from ingestor.records import RawBlock
 from ingestor.sources import range_file
 from ingestor.sources.faults import retry_after_s, told
 from ingestor.sources.listing import Listing, list_shards
@@ -201,15 +202,24 @@ async def test_a_hanging_server_is_called_off(web: WebServer) -> None:
                 remote=remote,
             )
 
+            async def read() -> list[RawBlock]:
+                return [block async for block in reading]
+
             async def call_off() -> None:
                 await asyncio.to_thread(web.hanging.wait)
                 stop.set()
-                remote.abort()
 
             async with asyncio.TaskGroup() as group:
                 group.create_task(call_off())
-                blocks = [block async for block in reading]
+                blocks = await remote.until(stop, read())
     assert not [block for block in blocks if block.end]
+
+
+async def test_what_is_awaited_until_a_stop_fails_as_it_does() -> None:
+    with Remote(QUICK) as remote:
+        assert await remote.until(asyncio.Event(), asyncio.sleep(0, "done")) == "done"
+        with pytest.raises(ConfigError, match="ftp"):
+            await remote.until(asyncio.Event(), asyncio.to_thread(list_shards, ["ftp://x"], None, remote))
 
 
 async def test_a_hanging_server_is_called_off_while_shards_are_listed(web: WebServer) -> None:
@@ -218,7 +228,7 @@ async def test_a_hanging_server_is_called_off_while_shards_are_listed(web: WebSe
         looking = threads.submit(list_shards, [f"{web.url}/a.jsonl"], None, remote)
         await asyncio.to_thread(web.hanging.wait)
         remote.abort()
-        with pytest.raises(SourceError, match="stopped"):
+        with pytest.raises(StoppedError):
             await asyncio.wrap_future(looking)
 
 

@@ -45,7 +45,7 @@ def list_shards(paths: Sequence[str], root: str | None = None, remote: Remote | 
 
     Raises:
         ConfigError: a path that is no pattern does not exist; a URL cannot be read.
-        SourceError: stopped.
+        StoppedError: the search was called off.
     """
     listing = _list_files([path for path in paths if not is_url(path)], root)
     if urls := [path for path in paths if is_url(path)]:

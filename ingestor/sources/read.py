@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import BinaryIO, Protocol
 
-from ingestor.errors import LACKS, ResourceError, SourceError, told
+from ingestor.errors import LACKS, ResourceError, SourceError, StoppedError, told
 from ingestor.records import RawBlock, Shard, ShardEnd
 from ingestor.sources.cutting import Cut, Limits
 from ingestor.sources.feed import Feed
@@ -98,10 +98,8 @@ async def read_blocks(
                 return
             try:
                 opened = await _opened(opening.popleft(), remote)
-            except SourceError:
-                if stop.is_set():
-                    return
-                raise
+            except StoppedError:
+                return
             async with aclosing(_read_shard(opened, unpack, stop)) as blocks:
                 async for block in blocks:
                     if stop.is_set():
@@ -176,6 +174,8 @@ async def _read_shard(
                 reached = cut.taken or opened.feed.pushed
                 yield replace(_block(opened, cut), taken=reached - taken)
                 taken = reached
+    except StoppedError:
+        return
     except (SourceError, OSError) as error:
         broken = _told(error)
     finally:

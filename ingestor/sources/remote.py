@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from types import TracebackType
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import stamina
 
-from ingestor.errors import ConfigError, SourceError
+from ingestor.errors import ConfigError, StoppedError
 from ingestor.sources.faults import told
 from ingestor.sources.stores import Patience, Store
 from ingestor.sources.urls import HTTP, Scheme, scheme_of, shown
@@ -57,7 +57,7 @@ class Remote:
         """Run in the thread, and wait for it in this one.
 
         Raises:
-            SourceError: stopped, by `abort`.
+            StoppedError: by `abort`.
         """
         return self.result(self.submit(work))
 
@@ -66,20 +66,20 @@ class Remote:
         try:
             return future.result()
         except CancelledError:
-            raise _stopped() from None
+            raise StoppedError from None
 
     async def arrived(self, future: Future[T]) -> T:
         """What came of something submitted, here or elsewhere, waited for in the running loop.
 
         Raises:
-            SourceError: stopped, by `abort`.
+            StoppedError: by `abort`.
         """
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._aborted and not (task and task.cancelling()):
-                raise _stopped() from None
+                raise StoppedError from None
             raise
 
     def call(self, function: Callable[[], object]) -> None:
@@ -87,6 +87,26 @@ class Remote:
         from fsspec.asyn import get_loop
 
         get_loop().call_soon_threadsafe(function)
+
+    async def until(self, stop: asyncio.Event, work: Awaitable[T]) -> T:
+        """Wait for some work; a stop calls off all that is under way here meanwhile."""
+
+        async def watch() -> None:
+            await stop.wait()
+            self.abort()
+
+        outcome: list[T] = []
+        failure: Exception | None = None
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(watch(), name="watch")
+            try:
+                outcome.append(await work)
+            except Exception as error:
+                failure = error  # raised behind the group, which would wrap it
+            watching.cancel()
+        if failure is not None:
+            raise failure
+        return outcome[0]
 
     def abort(self) -> None:
         """Call off all that is under way and all that is to come; what waits for it ends."""
@@ -150,7 +170,3 @@ class Remote:
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:
             self._waiting.discard(future)
-
-
-def _stopped() -> SourceError:
-    return SourceError("stopped", "called off before it was read")

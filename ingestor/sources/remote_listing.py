@@ -33,7 +33,7 @@ async def list_urls(urls: Sequence[str], remote: Remote) -> tuple[list[Shard], l
 
     Raises:
         ConfigError: an object that is no pattern does not exist; a package or credentials are missing.
-        SourceError: stopped.
+        StoppedError: the search was called off.
     """
     search, urls = _Search(remote), [canonical(url) for url in urls]
     async with asyncio.TaskGroup() as group:
