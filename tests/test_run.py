@@ -320,3 +320,4 @@ def test_a_refused_first_run_leaves_no_state(place, mistake, said):
     assert said in refused.errors[0]
     assert not place.state.exists()
     assert not (place.folder / "qdrant" / "things").exists()
+    assert place.ask("status", code=1).errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -47,7 +48,10 @@ def test_slots_have_room_for_short_chunks_where_memory_allows() -> None:
     assert gpu_rows(65_536, 10) == 512
 
 
-@pytest.mark.slow
+async def nothing() -> NoReturn:
+    raise AssertionError("nothing is to be sampled")
+
+
 async def test_a_cpu_does_not_compile(tmp_path: Path) -> None:
     settings = Settings.model_validate(
         {"source": {"paths": ["x"]}, "encoder": {"model": "hash:8", "device": "cpu", "compile": "on"}}
@@ -62,4 +66,7 @@ async def test_a_cpu_does_not_compile(tmp_path: Path) -> None:
                 lock_name=str(tmp_path),
                 text_bytes=0,
                 stop=asyncio.Event(),
+                calibration=None,
+                known=None,
+                sample=nothing,
             )
