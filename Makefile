@@ -27,7 +27,7 @@ check: $(BIN)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist worksteal -m "not gpu and not qdrant and not slow"
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist worksteal -m "not gpu and not qdrant and not slow and not whole"
 
 docs: $(BIN)/.dev
 	$(BIN)/python docs/reference.py

@@ -12,6 +12,8 @@ from ingestor.sink import Target
 from tests.running import DIMENSION, Workplace, documents, failing, run_here
 from tests.sinks import embedded, ids_of, make, payload_of, points_of, served, stored, vectors_of, write
 
+pytestmark = pytest.mark.whole
+
 LONG = "chunk.max_tokens=12"
 SHORT = "chunk.max_tokens=24"
 OTHER_STATE = "state=other.sqlite3"

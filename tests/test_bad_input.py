@@ -12,6 +12,8 @@ from tests.running import Ended, Workplace, documents, same_points
 from tests.servers import QdrantServer
 from tests.sinks import embedded, make
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def place(tmp_path) -> Workplace:

@@ -31,6 +31,8 @@ from tests.running import (
 from tests.servers import QdrantServer
 from tests.sinks import served
 
+pytestmark = pytest.mark.whole
+
 M = 24
 MANY = 6_000
 """So many that a run is still in the middle when its first documents are recorded."""

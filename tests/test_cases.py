@@ -182,6 +182,7 @@ async def test_case(
         assert kind in (await dry_run([place / case["input"]], other, spec, ledger)).kinds
 
 
+@pytest.mark.whole
 def test_the_last_record_with_an_id_wins(tmp_path: Path) -> None:
     """Over several shards, which one process alone does not see."""
     place = Workplace(tmp_path, source={"paths": [str(CASES / "jsonl_duplicate_ids" / "shards")]})

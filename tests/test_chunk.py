@@ -103,6 +103,7 @@ def assert_all_there(document: str, chunks: list[str], own: Tokenizer) -> None:
     assert not seen[max(reached.values()) :].strip()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["minilm", "bytes", "hash"])
 @given(
     document=DOCUMENTS,

@@ -37,6 +37,7 @@ def start(place: Workplace, stderr: int, *options: str) -> subprocess.Popen[byte
     return process
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("kind", "log_format"), [("terminal", "text"), ("pipe", "json")])
 def test_complete(place, kind, log_format):
     process = start(place, without_reader(kind), "--log-format", log_format)
@@ -45,6 +46,7 @@ def test_complete(place, kind, log_format):
     assert len(place.recorded()) == 50
 
 
+@pytest.mark.whole
 def test_first_signal_still_stops_it(place):
     place.write("a.jsonl", documents(40_000))
     process = start(place, without_reader("pipe"))

@@ -197,6 +197,7 @@ class Quick(PackedEncoder):
         return super().compiled(most_tokens, backend="aot_eager")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("family", ["bert", "xlm-roberta"])
 async def test_a_real_model_is_compiled_once_for_all_batches(
     family: str, tmp_path: Path, opaque_attention: str

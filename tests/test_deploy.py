@@ -256,6 +256,7 @@ def test_runs_again_and_again(again):
     assert process.wait(LIMIT_S) in (0, 143)  # it may have been between two runs
 
 
+@pytest.mark.whole
 def test_a_stop_between_runs_ends_it_at_once(again):
     process, said = again("3600")
     eventually(lambda: "next run in 3600 s" in said.read_text())

@@ -11,6 +11,8 @@ from ingestor.failures import OpenFailure, read_failures
 from ingestor.lookup import read_status
 from tests.running import Workplace, documents
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def place(tmp_path) -> Workplace:

@@ -27,6 +27,7 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(T
 PAYLOADS = st.dictionaries(TEXT, VALUES, max_size=6)
 
 
+@pytest.mark.whole
 @given(PAYLOADS)
 def test_a_payload_reads_back_as_the_client_would_write_it(payload: dict[str, Any]) -> None:
     point = grpc.PointStruct.FromString(protobuf_payload(payload))
@@ -38,6 +39,7 @@ def test_json_payload_reads_back(payload: dict[str, Any]) -> None:
     assert orjson.loads(json_payload(payload)) == payload
 
 
+@pytest.mark.whole
 @given(
     st.lists(st.tuples(st.uuids(), PAYLOADS), max_size=5),
     st.integers(1, 700),

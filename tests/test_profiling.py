@@ -105,6 +105,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     return made
 
 
+@pytest.mark.whole
 def test_a_run_with_a_trace(place: Workplace) -> None:
     ended = place.run("--profile", "traces/first", "--profile-window", "2,3")
     assert ended.documents == {"read": 300, "indexed": 300}
@@ -122,6 +123,7 @@ def test_a_run_with_a_trace(place: Workplace) -> None:
     assert [event for event in events if event.get("cat") == "cpu_op"]
 
 
+@pytest.mark.whole
 def test_a_run_that_is_too_short_for_its_window_says_so(place: Workplace) -> None:
     ended = place.run("--full", "--profile", "traces/second", "--profile-window", "5000,1")
     [line] = [line for line in ended.err.splitlines() if "profile" in line]

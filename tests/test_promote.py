@@ -22,6 +22,8 @@ from tests.running import DIMENSION, Workplace, documents, failing, run_here
 from tests.servers import QdrantServer
 from tests.sinks import IDENTITY, served, stored
 
+pytestmark = pytest.mark.whole
+
 COUNT = 40
 OTHER = "chunk.max_tokens=24"
 """Another way to cut: a build of its own."""

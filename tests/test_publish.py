@@ -120,6 +120,7 @@ def test_a_file_that_says_nothing(tmp_path, content):
     assert read_past(None) == {}
 
 
+@pytest.mark.whole
 def test_a_whole_run_leaves_its_counters(tmp_path):
     place = Workplace(tmp_path, metrics={"textfile": "things.prom"})
     place.write("a.jsonl", [*documents(30), {"id": "bad"}])
@@ -137,6 +138,7 @@ def test_a_whole_run_leaves_its_counters(tmp_path):
     assert (tmp_path / "things.prom").read_text() == text
 
 
+@pytest.mark.whole
 def test_the_exit_code_is_that_which_holds(tmp_path):
     place = Workplace(tmp_path, metrics={"textfile": "things.prom"})
     place.write("a.jsonl", documents(3))

@@ -21,6 +21,8 @@ from ingestor.sink.engine import load_shard
 from tests.running import Workplace, documents, same_points
 from tests.sinks import served, stored
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(scope="module")
 def well(tmp_path_factory) -> Workplace:

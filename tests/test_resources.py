@@ -15,6 +15,8 @@ import pytest
 
 from tests.running import Ended, Workplace, documents, eventually, same_points
 
+pytestmark = pytest.mark.whole
+
 COUNT = 6_000
 """So many that state file and collection take some megabytes."""
 

@@ -59,6 +59,7 @@ def test_first_run_then_nothing_to_do(place):
     assert same_points(points, place.points())
 
 
+@pytest.mark.whole
 def test_a_document_that_becomes_empty_leaves_without_an_encoder(place):
     place.run()
     edited = documents(20, start=40, words=900)
@@ -73,6 +74,7 @@ def test_a_document_that_becomes_empty_leaves_without_an_encoder(place):
     assert place.run().documents == {"read": 60, "indexed": 1, "unchanged": 59}
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_limit_then_the_rest_then_everything_in_place(place):
     limited = place.run("--limit", "45")
@@ -92,6 +94,7 @@ def test_limit_then_the_rest_then_everything_in_place(place):
     assert same_points(points, place.points())
 
 
+@pytest.mark.whole
 def test_dry_run_shows_the_chunks_and_what_would_be_done(place):
     dry = place.run("--dry-run", "--chunks", "chunks.jsonl")
     assert dry.documents == {"read": 60, "would_index": 60}
@@ -118,6 +121,7 @@ def test_dry_run_shows_the_chunks_and_what_would_be_done(place):
     assert len(place.points()) == len(written)
 
 
+@pytest.mark.whole
 def test_mirror_keeps_the_collection_in_step(place):
     place.configure(source={"sync": "mirror"})
     place.run()
@@ -153,6 +157,7 @@ def before_chunks(points, document: str) -> int:
     return sum(payload["document"] == document for _, payload in points.values())
 
 
+@pytest.mark.whole
 def test_engine_and_server_hold_the_same(tmp_path, qdrant_server):
     place = Workplace(tmp_path)
     place.write("a.jsonl", documents(250))
@@ -172,6 +177,7 @@ def test_engine_and_server_hold_the_same(tmp_path, qdrant_server):
     assert qdrant_server.calls() == asked
 
 
+@pytest.mark.whole
 def test_search_and_status_after_a_run(place):
     place.run()
     wanted = documents(8)[7]
@@ -194,6 +200,7 @@ def test_search_and_status_after_a_run(place):
     assert status["last_run"]["status"] == "complete"
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_another_model_needs_recreate(place):
     place.run()
@@ -221,6 +228,7 @@ def test_another_model_needs_recreate(place):
     assert len({payload["document"] for _, payload in held.values()}) == 61
 
 
+@pytest.mark.whole
 def test_a_run_shuts_others_out(tmp_path):
     place = Workplace(tmp_path)
     place.write("a.jsonl", documents(6000))
@@ -243,6 +251,7 @@ def test_a_run_shuts_others_out(tmp_path):
     assert len(place.recorded()) == 6000
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_the_real_model(tmp_path):
     place = Workplace(tmp_path)
@@ -260,6 +269,7 @@ def test_the_real_model(tmp_path):
     assert found["hits"][0]["document"] == "1"
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_a_look_at_a_collection_does_not_disturb_the_run_that_writes_to_it(tmp_path):
     place = Workplace(tmp_path, chunk={"max_tokens": 24, "overlap_tokens": 4})
@@ -276,6 +286,7 @@ def test_a_look_at_a_collection_does_not_disturb_the_run_that_writes_to_it(tmp_p
     assert (ended.code, ended.documents) == (0, {"read": 16_000, "indexed": 16_000})
 
 
+@pytest.mark.whole
 def test_what_was_refused_is_named_with_its_place(place):
     with (place.shards / "a.jsonl").open("a") as shard:
         shard.write('{"id": "broken", "text": 7}\n')
@@ -285,6 +296,7 @@ def test_what_was_refused_is_named_with_its_place(place):
     assert "a.jsonl:41: text_not_string" in ended.err
 
 
+@pytest.mark.whole
 def test_mirror_deletes_nothing_while_a_pattern_matches_nothing(place):
     both = json.dumps(["shards/a*.jsonl", "shards/b*.jsonl"])
     settings = ("--set", f"source.paths={both}", "--set", "source.sync=mirror")
@@ -296,6 +308,7 @@ def test_mirror_deletes_nothing_while_a_pattern_matches_nothing(place):
     assert place.run(*settings, "--allow-deletes").documents["deleted"] == 20
 
 
+@pytest.mark.whole
 def test_a_collection_that_is_not_as_configured_is_told_and_left_alone(place):
     place.configure(qdrant={"hnsw": {"m": 8}})
     place.run()
@@ -307,6 +320,7 @@ def test_a_collection_that_is_not_as_configured_is_told_and_left_alone(place):
     assert "warn collection     qdrant.hnsw.m: 8 there, 32 here" in place.ask("check", "--quick").out
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [

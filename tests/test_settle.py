@@ -192,6 +192,7 @@ SHARDS = st.dictionaries(st.sampled_from(["s1", "s2", "s3"]), RECORDS, max_size=
 RUNS = st.lists(st.tuples(SHARDS, st.none() | st.integers(0, 6)), min_size=1, max_size=5)
 
 
+@pytest.mark.whole
 @settings(max_examples=200, deadline=None)
 @given(runs=RUNS, lines=st.integers(1, 4), seed=st.integers(0, 2**16))
 def test_any_history(runs: list[tuple[Shards, int | None]], lines: int, seed: int) -> None:

@@ -14,6 +14,8 @@ from ingestor.sink.remarks import remarks
 from tests.running import Workplace, documents
 from tests.sinks import embedded, make
 
+pytestmark = pytest.mark.whole
+
 MOUNTS = r"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
 36 22 0:30 / /proc rw,nosuid - proc proc rw
 40 22 0:41 / /home rw,relatime shared:20 master:2 - nfs4 filer:/export/home rw,vers=4.2,addr=10.0.0.5

@@ -50,6 +50,7 @@ async def test_both_sinks_store_the_same(qdrant_server: QdrantServer, tmp_path: 
     assert of_server[ids_of(1)[0].tobytes()][1] == payload_of(0)
 
 
+@pytest.mark.whole
 async def test_the_pool_counts_deletes_and_reads_back(qdrant_server: QdrantServer) -> None:
     target = served(qdrant_server, vector_name="dense")
     vectors = vectors_of(600)

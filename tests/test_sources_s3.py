@@ -23,6 +23,8 @@ from ingestor.sources.stores import PIECE_BYTES
 from tests.reading import QUICK, read_paths, read_shards
 from tests.running import Workplace, documents
 
+pytestmark = pytest.mark.whole
+
 KEYS = {
     "AWS_ACCESS_KEY_ID": "AKIATEST",
     "AWS_SECRET_ACCESS_KEY": "very-secret",

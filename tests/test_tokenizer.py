@@ -102,6 +102,7 @@ def test_the_memory_is_bounded_and_may_be_lost_at_any_time(monkeypatch: pytest.M
         assert len(memo._ids) <= 7
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "normalizer",
     [
