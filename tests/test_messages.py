@@ -178,7 +178,8 @@ def test_no_server_is_there(place, capfd):
     assert (
         cli.execute(words("check CONFIG --set qdrant.url=http://localhost:1 --set qdrant.grpc_port=1")) == 1
     )
-    [said] = [line for line in capfd.readouterr().out.splitlines() if line.startswith("FAIL")]
+    said, summary = [line for line in capfd.readouterr().out.splitlines() if line.startswith("FAIL")]
+    assert "a run would end: qdrant" in summary
     for part in ("no Qdrant server can be reached", "http://localhost:1 (gRPC port 1)", "is it running"):
         assert part in said
 
