@@ -29,6 +29,6 @@ def test_a_shard_that_limit_left_is_not_excused_by_any_warning(kind, found) -> N
     }
     with closing(sqlite3.connect(":memory:")) as file:
         file.executescript(SCHEMA)
-        file.execute("INSERT INTO shards VALUES (1, 'a.jsonl', NULL, 0, 1)")
+        file.execute("INSERT INTO shards (key, name, position, current) VALUES (1, 'a.jsonl', 0, 1)")
         file.execute("INSERT INTO runs VALUES (1, 0, 1, 'complete', ?)", (json.dumps(report),))
         assert list(lacking(file, 0)) == found
