@@ -85,8 +85,13 @@ class Book:
             if len(done):
                 self._done.append((block, done))
 
-    def take_done(self, writes: Writes) -> None:
-        """Add the documents all of whose points are written; they count as recorded from here on."""
+    def take_done(self, writes: Writes) -> int:
+        """Add the documents all of whose points are written; here they count as recorded from now on.
+
+        Returns:
+            How many there are, for the tally when they are.
+        """
+        indexed = 0
         for block, rows in self._done:
             block.recorded[rows] = True
             rows = rows[~block.void[rows]]
@@ -95,13 +100,14 @@ class Book:
                 self._fail(block, rows[refused], writes)
                 rows = rows[~refused]
             writes.records.append(Records.of(block.census, rows))
-            self._tally.indexed += len(rows)
+            indexed += len(rows)
         self._done.clear()
         newest = max(self._blocks, default=0)
         for number, block in self._blocks.items():
             if block.closed is None and block.recorded.all():
                 block.closed = newest
                 writes.complete.append(number)
+        return indexed
 
     def _fail(self, block: _Open, rows: npt.NDArray[np.intp], writes: Writes) -> None:
         """Documents that the sink refused a point of: all of their points go."""

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from ingestor.lookup import open_to_read, state_error
+from ingestor.errors import naming
+from ingestor.lookup import NO_ROOM, open_to_read, state_error
 from ingestor.records import Applied, ChunkBlock, UInt8s
 
 _OWN_FIELDS = ("document", "chunk", "chunks", "text")
@@ -38,7 +39,8 @@ async def write_chunks(
         written: shards that earlier passes of this run wrote, losers included; this one's are added.
     """
     earlier = frozenset(written)
-    with (file or Path(os.devnull)).open("ab" if earlier else "wb") as out:
+    path = file or Path(os.devnull)
+    with naming(path), path.open("ab" if earlier else "wb") as out:
         async for block in blocks:
             written.add(block.shard)
             if file and block.shard not in earlier:
@@ -69,4 +71,5 @@ def copy_state(state: Path, copy: Path) -> None:
             with closing(open_to_read(state)) as source, closing(sqlite3.connect(copy)) as target:
                 source.backup(target)
         except sqlite3.DatabaseError as error:
-            raise state_error(state, error) from error
+            full = getattr(error, "sqlite_errorcode", None) in NO_ROOM  # only the copy is written
+            raise state_error(copy if full else state, error) from error

@@ -7,6 +7,9 @@ Each error carries a message for people: what happened, where, and what to do. `
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 LACKS = {
     errno.EMFILE: "too many open files; raise the limit (ulimit -n, LimitNOFILE= in a systemd unit)",
@@ -68,6 +71,16 @@ def reason(error: OSError) -> str:
 def told(error: OSError) -> str:
     """The same with the file's name, where there is one."""
     return f"{error.filename}: {reason(error)}" if error.filename else reason(error)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of writing to an open file say which file it is, as one of opening it does."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 class SourceError(IngestorError):

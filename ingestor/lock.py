@@ -6,6 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -29,24 +30,24 @@ class Lock:
 
         Raises:
             LockedError: another process holds it.
-            ConfigError, ResourceError: the file cannot be made.
+            ConfigError, ResourceError: the file cannot be made, or not be locked.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            kind = ResourceError if error.errno in LACKS else ConfigError
-            raise kind(
-                f"{path}: the lock file cannot be made: {reason(error)}; name a folder that can be"
-                " written to (`state`, qdrant.path)"
-            ) from error
+            raise refused(path, "made", error) from error
         try:
             wait_for(handle, path, time.monotonic() + wait_s, give_up)
-            os.truncate(handle, 0)
-            os.pwrite(handle, str(os.getpid()).encode(), 0)
+        except OSError as error:
+            os.close(handle)
+            raise refused(path, "locked", error) from error
         except BaseException:
             os.close(handle)
             raise
+        with suppress(OSError):  # a full disk: others learn that it is held, not by whom
+            os.truncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)
         return cls(path, handle)
 
     def release(self) -> None:
@@ -59,6 +60,14 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def refused(path: Path, what: str, error: OSError) -> ConfigError | ResourceError:
+    kind = ResourceError if error.errno in LACKS else ConfigError
+    return kind(
+        f"{path}: the lock file cannot be {what}: {reason(error)}; name a folder that can be"
+        " written to (`state`, qdrant.path)"
+    )
 
 
 def wait_for(handle: int, path: Path, until: float, give_up: Callable[[], bool]) -> None:

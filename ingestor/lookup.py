@@ -17,6 +17,8 @@ UPGRADES = {1: "ALTER TABLE shards ADD COLUMN digest TEXT; PRAGMA user_version =
 """From older versions to the next one."""
 TELLING_TOKENS = 50_000
 """A run over fewer is mostly its beginning."""
+NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+"""For the file or its log, and for the log's index."""
 LEFT = 0
 """Key of the shard that holds what left the source."""
 NO_HASH = bytes(16)
@@ -81,27 +83,27 @@ class LedgerReader:
     """
 
     def __init__(self, path: str) -> None:
-        self._file = open_to_read(Path(path))
+        self._path = Path(path)
+        with state_errors(self._path):
+            self._file = open_to_read(self._path)
 
     def rows(self, keys: Iterable[int]) -> dict[str, list[Row]]:
         """All records with these keys, by document id."""
         found: dict[str, list[Row]] = {}
-        rows = self._file.execute(
+        query = (
             "SELECT r.id, r.shard, r.place, r.hash, r.chunks, s.position, s.current FROM json_each(?) AS j"
-            " CROSS JOIN records AS r ON r.key = j.value JOIN shards AS s ON s.key = r.shard",
-            (json.dumps(list(keys)),),
+            " CROSS JOIN records AS r ON r.key = j.value JOIN shards AS s ON s.key = r.shard"
         )
-        for id_, *row in rows:
-            found.setdefault(id_, []).append(Row(*row))
+        with state_errors(self._path):
+            for id_, *row in self._file.execute(query, (json.dumps(list(keys)),)):
+                found.setdefault(id_, []).append(Row(*row))
         return found
 
     def pending(self, keys: Iterable[int]) -> dict[str, int]:
         """Those of these documents whose points are in doubt: id and the most chunks there can be."""
-        rows = self._file.execute(
-            "SELECT p.id, p.chunks FROM pending AS p WHERE p.key IN (SELECT value FROM json_each(?))",
-            (json.dumps(list(keys)),),
-        )
-        return dict(rows.fetchall())
+        query = "SELECT p.id, p.chunks FROM pending AS p WHERE p.key IN (SELECT value FROM json_each(?))"
+        with state_errors(self._path):
+            return dict(self._file.execute(query, (json.dumps(list(keys)),)).fetchall())
 
     def close(self) -> None:
         self._file.close()
@@ -132,11 +134,8 @@ def totals(file: sqlite3.Connection) -> tuple[int, int, int]:
 
 def read_meta(path: Path, name: str) -> Any:
     """One thing that the state file remembers; None where it does not."""
-    try:
-        with closing(open_to_read(path)) as file:
-            row = file.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-    except sqlite3.DatabaseError as error:
-        raise state_error(path, error) from error
+    with _opened(path) as file:
+        row = file.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
     return row and row[0]
 
 
@@ -170,11 +169,8 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     Raises:
         ConfigError, ResourceError: it is none, or cannot be read.
     """
-    try:
-        with closing(open_to_read(path)) as file:
-            yield file
-    except sqlite3.DatabaseError as error:
-        raise state_error(path, error) from error
+    with state_errors(path), closing(open_to_read(path)) as file:
+        yield file
 
 
 def check_version(path: Path) -> None:
@@ -221,8 +217,21 @@ def read_speed(path: Path) -> float | None:
     return None
 
 
+@contextmanager
+def state_errors(path: Path) -> Iterator[None]:
+    """Say what is wrong with the state file, in place of SQLite.
+
+    Raises:
+        ConfigError, ResourceError: it is none, or it cannot be read or written.
+    """
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise state_error(path, error) from error
+
+
 def state_error(path: Path, error: sqlite3.DatabaseError) -> ConfigError | ResourceError:
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+    if getattr(error, "sqlite_errorcode", None) in NO_ROOM:
         return ResourceError(f"state {path}: {LACKS[errno.ENOSPC]}")
     if isinstance(error, sqlite3.OperationalError):
         return ResourceError(f"state {path}: {error}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
 from prometheus_client.parser import text_string_to_metric_families
 
-from ingestor.errors import ConfigError
+from ingestor.errors import ConfigError, reason
 from ingestor.metrics import PAST, RunCollector
 from ingestor.progress import Progress
 from ingestor.telemetry import logger
@@ -97,7 +97,7 @@ def _written(textfile: str, registry: CollectorRegistry) -> Iterator[None]:
         write_to_textfile(textfile, registry)
     except OSError as error:
         raise ConfigError(
-            f"metrics.textfile: {textfile}: cannot be written: {error.strerror}; make"
+            f"metrics.textfile: {textfile}: cannot be written: {reason(error)}; make"
             " its folder, or name another"
         ) from error
     ended = threading.Event()
@@ -107,7 +107,7 @@ def _written(textfile: str, registry: CollectorRegistry) -> Iterator[None]:
             try:
                 write_to_textfile(textfile, registry)
             except OSError as error:
-                logger().warning("metrics", textfile=textfile, error=error.strerror)
+                logger().warning("metrics", textfile=textfile, error=reason(error))
 
     thread = threading.Thread(target=write, name="metrics", daemon=True)  # a dead disk must not keep us
     thread.start()

@@ -53,13 +53,14 @@ async def settle(
 async def _commit(
     book: Book, writes: Writes, *, sinks: Sinks, ledger: Ledger, tally: Tally, written: bool
 ) -> None:
-    book.take_done(writes)
+    indexed = book.take_done(writes)
     surplus = [found for records in writes.records for found in records.surplus()]
     await delete_points(sinks, surplus, tally)
     if written or surplus:
         await sinks.flush()
     for part in writes.parts():
         await ledger.run(ledger.record, part)
+    tally.indexed += indexed  # only now, for the disk may be full
     for census in book.take_ends():
         assert census.end is not None
         name = census.shard.name

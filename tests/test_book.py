@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from ingestor.book import Book
+from ingestor.errors import ResourceError
 from ingestor.identity import as_ids, document_key
 from ingestor.records import DOCUMENTS_PER_BLOCK, Applied, Census, Failure, Shard, Verdict
+from ingestor.settle import settle
 from ingestor.tally import WARNINGS_KEPT, Tally
 from ingestor.writes import Writes
 
@@ -63,6 +66,27 @@ def test_a_document_is_done_with_its_last_chunk():
     writes = take(book)
     assert [records.ids for records in writes.records] == [["a"]]
     assert (writes.complete, book.unsettled) == ([0], 0)
+
+
+class Full:
+    """Sinks whose disk is full."""
+
+    async def delete(self, _):
+        pass
+
+    async def flush(self):
+        raise ResourceError("no room on the disk")
+
+
+async def test_what_could_not_be_recorded_is_not_counted():
+    async def events():
+        yield census(0, ("a", Verdict.NEW), chunks=1)
+        yield answered(0, 0)
+
+    tally = Tally()
+    with pytest.raises(ResourceError):
+        await settle(events(), sinks=Full(), ledger=None, tally=tally, window=4)
+    assert (tally.read, tally.points, tally.indexed) == (1, 1, 0)
 
 
 def test_a_later_failure_leaves_the_version_under_way_in_doubt():

@@ -214,6 +214,17 @@ def test_any_file_name_will_do(tmp_path, name):
     assert read_status(tmp_path / name)["documents"] == 0
 
 
+def test_an_error_of_reading_is_told_in_words(tmp_path):
+    with pytest.raises(ResourceError, match="s: unable to open database file"):
+        LedgerReader(str(tmp_path / "s"))
+    (tmp_path / "s").write_text("nothing of the kind" * 100)
+    reader = LedgerReader(str(tmp_path / "s"))
+    for look_up in (reader.rows, reader.pending):
+        with pytest.raises(ConfigError, match="not a state file"):
+            look_up([1])
+    reader.close()
+
+
 async def test_an_error_of_the_file_is_told_in_words(tmp_path):
     with ThreadPoolExecutor(1) as thread:
         ledger = thread.submit(Ledger.open, tmp_path / "s", thread).result()

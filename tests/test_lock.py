@@ -1,11 +1,14 @@
 """The lock: one holder, told by its process id, gone with it."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +84,24 @@ def test_no_place_for_it(tmp_path):
         Lock.acquire(tmp_path / "file" / "lock")
 
 
+def test_no_room_for_the_name_of_its_holder(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with Lock.acquire(tmp_path / "lock"), pytest.raises(LockedError, match="held by process unknown"):
+        Lock.acquire(tmp_path / "lock")
+
+
+def test_no_locks_on_this_file_system(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(ConfigError, match=r"/lock: the lock file cannot be locked: No locks available; name"):
+        Lock.acquire(tmp_path / "lock")
+
+
 def open_files() -> set[str]:
     return {os.path.realpath(f"/proc/self/fd/{handle}") for handle in os.listdir("/proc/self/fd")}
 
@@ -92,11 +113,20 @@ def test_workers_do_not_inherit_it(tmp_path):
         assert held not in pool.apply(open_files)
 
 
+@pytest.mark.whole
+def test_of_two_runs_at_the_same_moment_one_works(tmp_path):
+    check_pairs(tmp_path, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_of_two_runs_at_the_same_moment_one_works(tmp_path, pytestconfig):
+def test_of_many_pairs_of_runs_one_works_each_time(tmp_path, pytestconfig):
     """`--pairs N` for more of them."""
-    for number in range(pytestconfig.getoption("pairs")):
+    check_pairs(tmp_path, pytestconfig.getoption("pairs"))
+
+
+def check_pairs(tmp_path: Path, pairs: int) -> None:
+    for number in range(pairs):
         place = Workplace(tmp_path / str(number))
         place.write("a.jsonl", documents(50))
         runs = [place.start_warm_run("--report", f"{name}.json") for name in ("one", "other")]
@@ -109,5 +139,12 @@ def test_of_two_runs_at_the_same_moment_one_works(tmp_path, pytestconfig):
         ]
         assert sorted(count["indexed"] for count in counts) == [0, 50]
         assert len(place.points()) == 50
+        print(f"pair {number}: exit codes {works.code} and {waits.code}")
+
+
+@pytest.mark.slow
+def test_runs_that_wait_for_each_other(tmp_path):
+    place = Workplace(tmp_path)
+    place.write("a.jsonl", documents(50))
     waiting = [place.start_warm_run("--lock-wait", "60", "--full") for _ in range(2)]
     assert [place.end(run).code for run in waiting] == [0, 0]

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
+from ingestor.dry_run import write_chunks
+from ingestor.ending import in_words
+from ingestor.errors import ResourceError
+from ingestor.identity import as_ids
+from ingestor.ledger import Ledger
+from ingestor.records import ChunkBlock, Points
+from ingestor.sink.engine import told
 from tests.running import Ended, Workplace, documents, eventually, same_points
 
 pytestmark = pytest.mark.whole
@@ -102,6 +112,43 @@ def test_full_disk_under_the_state_file(tmp_path, disk, shard):
     small.resize("100m")
     completed(place, place.recorded())
     assert same_points(points, place.points())
+
+
+@pytest.mark.parametrize("size", ["4k", "12k", "24k"])
+def test_no_room_for_a_state_file(disk, size):
+    path = disk(size).folder / "state.sqlite3"
+    with ThreadPoolExecutor(1) as thread, pytest.raises(ResourceError, match=f"{path}: no room on the disk"):
+        Ledger.open(path, thread)
+
+
+def test_full_disk_from_the_beginning(tmp_path, disk):
+    small = disk("100m")
+    place = Workplace(tmp_path, state=str(small.folder / "state.sqlite3"))
+    place.write("a.jsonl", documents(20))
+    ballast = small.fill()
+    error = failed(place.run(code=1))
+    assert error == f"error: state {place.state}: no room on the disk; make some and run again"
+    ballast.unlink()
+    assert place.run().documents == {"read": 20, "indexed": 20}
+
+
+async def test_full_disk_under_the_chunks_of_a_dry_run():
+    payload = b'{"document": "d", "chunk": 0, "chunks": 1, "text": "t"}'
+    points = Points(np.zeros(1, np.int64), as_ids(bytes(16)), [payload])
+    block = ChunkBlock(0, "a", np.zeros(1, np.int32), np.array([0, 1]), points)
+
+    async def blocks():
+        yield block
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        async for _ in write_chunks(blocks(), file=Path("/dev/full"), written=set()):
+            pass
+    assert in_words(caught.value) == "/dev/full: no room on the disk; make some and run again"
+
+
+def test_full_disk_under_the_manifest():
+    with pytest.raises(ResourceError, match="q: no room on the disk"), told(Path("q")):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize(

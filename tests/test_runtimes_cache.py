@@ -94,5 +94,5 @@ async def test_a_full_disk_is_told(tmp_path: Path) -> None:
     async def full(place: Path) -> None:
         raise OSError(28, "No space left on device", str(place / "model.bin"))
 
-    with pytest.raises(ResourceError, match=r"model\.bin: No space left on device"):
+    with pytest.raises(ResourceError, match=r"model\.bin: no room on the disk"):
         await keep(tmp_path, "k", KEY, full, give_up=never)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ingestor.errors import ResourceError
+from ingestor.errors import ResourceError, reason
 from ingestor.lock import Lock
 
 ABOUT = "about.json"
@@ -55,7 +55,7 @@ async def keep(
                 _make_durable(new)
                 new.rename(place)
         except OSError as error:
-            raise ResourceError(f"{error.filename or new}: {error.strerror or error}") from error
+            raise ResourceError(f"{error.filename or new}: {reason(error)}") from error
         finally:
             shutil.rmtree(new, ignore_errors=True)
     return place

@@ -41,7 +41,7 @@ def told(place: Path) -> Iterator[None]:
                 " serves one process at a time, a Qdrant server any number)"
             ) from error
         for lack, advice in LACKS.items():
-            if f"os error {lack}" in text:
+            if f"os error {lack})" in text or f"[Errno {lack}]" in text:  # the engine's, and Python's
                 raise ResourceError(f"{place}: {advice} ({text})") from error
         raise SinkError(f"{place}: {text}") from error
 
