@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sqlite3
 import time
 import uuid
@@ -270,21 +271,29 @@ class Ledger:
         new = np.flatnonzero(census.verdicts == Verdict.NEW).tolist()
         if new:
             ids, most = census.ids, np.maximum(census.chunks, census.stored)[new].tolist()
-            documents = orjson.dumps((census.keys[new].tolist(), [ids[row] for row in new], most))
+            keys, places = census.keys[new].tolist(), census.places[new].tolist()
+            documents = orjson.dumps((keys, [ids[row] for row in new], most, places))
             self._file.execute(
                 "INSERT OR REPLACE INTO intents VALUES (?, ?, ?)", (census.block, census.shard.key, documents)
             )
 
     def _recover(self) -> None:
-        """What an interrupted run had under way is in doubt: some of its points may have been written."""
+        """What an interrupted run had under way is in doubt: some of its points may have been written.
+
+        A record that was recorded is not, but an earlier one of the same id says nothing about it.
+        """
         intents = self._file.execute("SELECT shard, documents FROM intents").fetchall()
-        recorded = "SELECT 1 FROM records WHERE shard = ? AND key = ? AND id = ? AND chunks <> 0"
+        recorded = (
+            "SELECT 1 FROM records WHERE shard = ? AND key = ? AND id = ? AND chunks <> 0 AND place >= ?"
+        )
         for shard, packed in intents:
+            keys, ids, most, *places = orjson.loads(packed)
+            at = places[0] if places else [math.inf] * len(ids)  # written by an earlier version: all of them
             self.leaving.doubt(
                 [
                     (key, id_, chunks)
-                    for key, id_, chunks in zip(*orjson.loads(packed), strict=True)
-                    if not self._file.execute(recorded, (shard, key, id_)).fetchone()
+                    for key, id_, chunks, place in zip(keys, ids, most, at, strict=True)
+                    if not self._file.execute(recorded, (shard, key, id_, place)).fetchone()
                 ]
             )
         self._file.execute("DELETE FROM intents")

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingestor import settle as settle_module
 from ingestor.ledger import Ledger
 from ingestor.model import resolve
 from ingestor.prepare import prepare_block
@@ -194,10 +195,11 @@ RUNS = st.lists(st.tuples(SHARDS, st.none() | st.integers(0, 6)), min_size=1, ma
 
 @pytest.mark.whole
 @settings(max_examples=200, deadline=None)
-@given(runs=RUNS, lines=st.integers(1, 4), seed=st.integers(0, 2**16))
-def test_any_history(runs: list[tuple[Shards, int | None]], lines: int, seed: int) -> None:
+@given(runs=RUNS, lines=st.integers(1, 4), seed=st.integers(0, 2**16), flush_s=st.sampled_from((0.0, 1.0)))
+def test_any_history(runs: list[tuple[Shards, int | None]], lines: int, seed: int, flush_s: float) -> None:
     chance = random.Random(seed)
-    with TemporaryDirectory() as folder, TemporaryDirectory() as other:
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder, TemporaryDirectory() as other:
+        patch.setattr(settle_module, "FLUSH_S", flush_s)
         world, sure = World(Path(folder)), None
         for shards, kill_after in runs:
             before, wanted = sure, _expected(shards)
@@ -240,6 +242,18 @@ def test_the_last_record_wins_across_blocks_and_shards(tmp_path: Path) -> None:
     assert (tally.read, tally.indexed, tally.duplicates) == (5, 3, 2)
     assert _texts(world.points) == {("a", 0): "four", ("b", 0): "two", ("c", 0): "five"}
     assert world.run(shards, random.Random(0), lines=1).unchanged == 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_later_record_of_a_killed_run_is_gone(tmp_path: Path, monkeypatch, seed) -> None:
+    """The earlier one in the same shard was recorded when the points of the later one were written."""
+    monkeypatch.setattr(settle_module, "FLUSH_S", 0.0)
+    world, chance = World(tmp_path), random.Random(seed)
+    first = [("a", "one"), ("b", "two")]
+    world.run({"s": first}, chance, lines=1)
+    world.run({"s": [*first, ("a", "x " * 9), ("c", "y")]}, chance, lines=1, kill_after=3)
+    world.run({"s": first}, chance, lines=1)
+    assert _texts(world.points) == {("a", 0): "one", ("b", 0): "two"}
 
 
 def test_a_loser_takes_over_when_the_winner_leaves(tmp_path: Path) -> None:
