@@ -123,6 +123,14 @@ def test_help_loads_nothing_heavy():
     assert not {"torch", "transformers", "numpy", "pydantic", "qdrant_client", "rich"} & set(loaded.split())
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_imports_is_no_traceback(tmp_path, number):
+    (tmp_path / "typer.py").write_text(f"import os; os.kill(os.getpid(), {int(number)})")
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from ingestor.__main__ import main; main()"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True)
+    assert (ended.returncode, ended.stderr) == (128 + number, b"")
+
+
 def test_version(capsys):
     assert cli.execute(["--version"]) == 0
     assert capsys.readouterr().out == f"ingestor {__version__}\n"
