@@ -134,7 +134,6 @@ async def kinds(listing: Listing, remote: Remote) -> list[str]:
     return [kind for end in ends for kind, _ in end.errors]
 
 
-@pytest.mark.slow
 async def test_without_a_version_nothing_is_taken_up_again(web: WebServer) -> None:
     content = noise(2 * MIB)
     web.pages["/a.jsonl"] = page(content, etag="")

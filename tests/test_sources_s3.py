@@ -16,6 +16,7 @@ from backports import zstd
 from moto.server import ThreadedMotoServer
 from pyarrow import parquet as pq
 
+from ingestor import cli
 from ingestor.errors import ConfigError
 from ingestor.sources.listing import list_shards
 from ingestor.sources.remote import Remote
@@ -154,19 +155,23 @@ def shard(rows: list[dict[str, Any]]) -> bytes:
     return zstd.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
-@pytest.mark.slow
-def test_runs_over_a_bucket(bucket: Any, place: Workplace) -> None:
+def test_runs_over_a_bucket(
+    bucket: Any, place: Workplace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """What did not change is not read again, what did is, and no secret is written anywhere."""
     put(bucket, **{"in/a.jsonl.zst": shard(documents(20)), "in/b.jsonl.zst": shard(documents(5, start=20))})
-    assert "2 shards" in place.ask("check").out
-    assert place.run("--dry-run").documents == {"read": 25, "would_index": 25}
-    assert place.run().documents == {"read": 25, "indexed": 25}
+    monkeypatch.chdir(place.folder)
+    assert cli.execute(["check", "--config", "c.yaml"]) == 0
+    assert "2 shards" in capfd.readouterr().out
+    assert place.end(place.start_warm_run("--dry-run")).documents == {"read": 25, "would_index": 25}
+    assert place.end(place.start_warm_run()).documents == {"read": 25, "indexed": 25}
     put(bucket, **{"in/b.jsonl.zst": shard(documents(6, start=20))})
-    ended = place.run()
+    ended = place.end(place.start_warm_run())
     assert ended.documents == {"read": 26, "indexed": 1, "unchanged": 25}
     assert ended.report["shards"] == {"seen": 2, "unchanged": 1, "failed": 0}
     assert len(place.recorded()) == 26
-    ended = place.run("--set", "source.paths=[s3://no-such-bucket/x]", code=2)
+    ended = place.end(place.start_warm_run("--set", "source.paths=[s3://no-such-bucket/x]"))
+    assert ended.code == 2
     [error] = ended.errors
     assert error.startswith("error: source.paths: s3://no-such-bucket/x does not exist; ")
     written = b"".join(path.read_bytes() for path in place.folder.rglob("*") if path.is_file())
