@@ -160,14 +160,26 @@ class Leaving:
         return int(row[0])
 
     def left(self, most: int) -> list[tuple[int, str, int]]:
-        """Some of them: place, id, chunks."""
-        return self._file.execute(
-            "SELECT place, id, chunks FROM records WHERE shard = ? AND chunks > 0 LIMIT ?", (LEFT, most)
-        ).fetchall()
-
-    def forget_left(self, places: Sequence[int]) -> None:
+        """Some of them, to be deleted: place, id, chunks. They are in doubt from here on, for a run that is
+        killed may have deleted some of their points when they come back.
+        """
         with self._file:
             self._file.execute("BEGIN IMMEDIATE")
+            rows = self._file.execute(
+                "SELECT place, id, chunks, key FROM records WHERE shard = ? AND chunks > 0 LIMIT ?",
+                (LEFT, most),
+            ).fetchall()
+            self.doubt([(key, id_, chunks) for _, id_, chunks, key in rows])
+        return [row[:3] for row in rows]
+
+    def forget_left(self, places: Sequence[int]) -> None:
+        """Their points are gone."""
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.executemany(
+                "DELETE FROM pending WHERE id IN (SELECT id FROM records WHERE shard = ? AND place = ?)",
+                ((LEFT, place) for place in places),
+            )
             self._file.executemany(
                 "DELETE FROM records WHERE shard = ? AND place = ?", ((LEFT, place) for place in places)
             )

@@ -267,12 +267,15 @@ class Ledger:
             )
 
     def intend(self, census: Census) -> None:
-        """Note a block's new documents before any of their points can reach the collection."""
-        new = np.flatnonzero(census.verdicts == Verdict.NEW).tolist()
-        if new:
-            ids, most = census.ids, np.maximum(census.chunks, census.stored)[new].tolist()
-            keys, places = census.keys[new].tolist(), census.places[new].tolist()
-            documents = orjson.dumps((keys, [ids[row] for row in new], most, places))
+        """Note a block's documents before any of their points can change in the collection: those that are
+        new, and those that fail now and are stored as they were.
+        """
+        lost = (census.verdicts == Verdict.FAILED) & (census.stored > 0)
+        rows = np.flatnonzero((census.verdicts == Verdict.NEW) | lost).tolist()
+        if rows:
+            ids, most = census.ids, np.maximum(census.chunks, census.stored)[rows].tolist()
+            keys, places = census.keys[rows].tolist(), census.places[rows].tolist()
+            documents = orjson.dumps((keys, [ids[row] for row in rows], most, places))
             self._file.execute(
                 "INSERT OR REPLACE INTO intents VALUES (?, ?, ?)", (census.block, census.shard.key, documents)
             )

@@ -158,7 +158,7 @@ class Histories(RuleBasedStateMachine):
         old, records = self.records(shard)
         name = NAMES[other % len(NAMES)]
         if name not in self.shards:
-            self.shards[name] = Shard(records[len(records) // 2 :] if len(records) > 1 else records)
+            self.shards[name] = Shard(records[len(records) // 2 :])
             del records[len(records) // 2 :]
             if not records:
                 self.remove_file(old)

@@ -117,11 +117,13 @@ def test_what_left_is_kept_until_it_is_deleted(ledger):
     ledger.plan(listing(a="1"), b"")
     ledger.leaving.drop_gone()
     assert ledger.leaving.count_left() == 1
+    assert ledger.totals() == (2, 4, 0)
     (left,) = ledger.leaving.left(9)
     assert left[1:] == ("y", 2)
-    assert ledger.totals() == (2, 4, 0)
+    assert (ledger.totals(), ledger.leaving.orphans(9)) == ((1, 2, 0), [("y", 2)])  # should a kill come now
     ledger.leaving.forget_left([left[0]])
-    assert ledger.totals() == (1, 2, 0)
+    assert (ledger.totals(), ledger.leaving.orphans(9)) == ((1, 2, 0), [])
+    assert ledger.leaving.count_left() == 0
 
 
 def test_failures_of_an_earlier_reading_are_cleared_by_the_next(ledger):

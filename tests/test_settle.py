@@ -28,6 +28,8 @@ from ingestor.sources import Fields
 from ingestor.tally import Tally
 
 SPEC = resolve("hash:8")
+TOO_LONG = "x" * 80
+"""For a payload."""
 AHEAD = 3
 """Blocks that are prepared before the first of them is settled."""
 
@@ -164,7 +166,8 @@ def _ask(thread, method, *arguments):
 
 
 def _options(state: Path) -> PrepareOptions:
-    return PrepareOptions(Fields(("text",), "id", "collection", ()), SPEC, 4, 1, 100, b"salt", str(state))
+    fields = Fields(("text",), "id", "collection", ())
+    return PrepareOptions(fields, SPEC, 4, 1, 100, b"salt", str(state), max_payload_bytes=140)
 
 
 def _cut(shard: Shard, records: list[tuple[str, str]], lines: int) -> list[RawBlock]:
@@ -253,6 +256,27 @@ def test_a_later_record_of_a_killed_run_is_gone(tmp_path: Path, monkeypatch, see
     world.run({"s": first}, chance, lines=1)
     world.run({"s": [*first, ("a", "x " * 9), ("c", "y")]}, chance, lines=1, kill_after=3)
     world.run({"s": first}, chance, lines=1)
+    assert _texts(world.points) == {("a", 0): "one", ("b", 0): "two"}
+
+
+class Struck(Points):
+    """A collection whose run is killed when it has deleted something."""
+
+    async def delete(self, ids: UInt8s) -> None:
+        await super().delete(ids)
+        raise KilledError
+
+
+@pytest.mark.parametrize("then", [[("b", "two")], [("b", "two"), ("a", TOO_LONG)]], ids=["left", "failed"])
+def test_what_a_killed_run_deleted_may_come_back(tmp_path: Path, then) -> None:
+    world, chance = World(tmp_path), random.Random(0)
+    first = [("a", "one"), ("b", "two")]
+    world.run({"s": first}, chance, lines=9)
+    world.points = Struck(world.points)
+    world.run({"s": then}, chance, lines=9)
+    assert _texts(world.points) == {("b", 0): "two"}
+    world.points = Points(world.points)
+    world.run({"s": first}, chance, lines=9)
     assert _texts(world.points) == {("a", 0): "one", ("b", 0): "two"}
 
 
