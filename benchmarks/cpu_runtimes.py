@@ -100,7 +100,7 @@ def peers_model(folder: Path, kept: Path) -> dict[str, str]:
     """The peer's models: the packaged one, and the same 8-bit files that this project made."""
     import openvino as ov
 
-    from ingestor.model import resolve
+    from ingestor.encoding.model import resolve
 
     packaged = resolve(MODEL).folder
     quantized = folder / "int8"

@@ -23,8 +23,8 @@ from ingestor.channel import Channel, pump
 from ingestor.copy_out import copy_out
 from ingestor.device import Device, DeviceBatch, open_device
 from ingestor.encode import encode
-from ingestor.encoder import Encoder, load_encoder
-from ingestor.model import resolve
+from ingestor.encoding.encoder import Encoder, load_encoder
+from ingestor.encoding.model import resolve
 from ingestor.pack import pack
 from ingestor.prefetch import prefetch
 from ingestor.records import Batch, ChunkBlock, Points

@@ -74,9 +74,9 @@ def on_cuda(options: argparse.Namespace) -> None:
 def run_pipeline(
     folder: Path, model: Path, options: argparse.Namespace, busy: meter.BusyMeter | None
 ) -> dict[str, Any]:
-    from ingestor.config import RunOptions, load
+    from ingestor.config.settings import RunOptions, load
     from ingestor.pipeline import run
-    from ingestor.progress import Progress
+    from ingestor.watching.progress import Progress
 
     config = folder / "config.yaml"
     config.write_text(

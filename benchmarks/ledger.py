@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ingestor.dry_run import Nowhere
-from ingestor.identity import document_key
-from ingestor.ledger import Ledger
 from ingestor.records import DOCUMENTS_PER_BLOCK, Applied, Census, Shard, ShardEnd, Verdict
+from ingestor.running.dry_run import Nowhere
 from ingestor.settle import settle
-from ingestor.tally import Tally
+from ingestor.state.identity import document_key
+from ingestor.state.ledger import Ledger
+from ingestor.watching.tally import Tally
 
 BLOCK = 2_000
 SHARD = 100_000

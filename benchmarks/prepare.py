@@ -35,13 +35,13 @@ from parts.shards import WRITERS, Record, read_all
 from tokenizers import Tokenizer
 
 from ingestor import sources
-from ingestor.chunk import Chunker
-from ingestor.lookup import SCHEMA
-from ingestor.model import ModelSpec, resolve
+from ingestor.encoding.model import ModelSpec, resolve
 from ingestor.prepare import prepare_block
-from ingestor.preparer import PrepareOptions
+from ingestor.preparing.chunk import Chunker
+from ingestor.preparing.preparer import PrepareOptions
+from ingestor.preparing.tokenizer import load_tokenizer
 from ingestor.records import Census, Document, RawBlock, Shard
-from ingestor.tokenizer import load_tokenizer
+from ingestor.state.lookup import SCHEMA
 
 BLOCK_BYTES = 1 << 20
 SHARD = Shard(1, "made.jsonl", "made.jsonl", 1, "made")

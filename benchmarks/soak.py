@@ -88,8 +88,8 @@ def write_shards(folder: Path, documents: int) -> None:
 def ingest(folder: Path) -> tuple[float, list[Sample]]:
     """Seconds of the run, and what was seen of it."""
     from ingestor import pipeline
-    from ingestor.config import RunOptions, Settings
-    from ingestor.progress import Progress
+    from ingestor.config.settings import RunOptions, Settings
+    from ingestor.watching.progress import Progress
 
     settings = Settings(
         source={"paths": [str(folder / "shards")]},

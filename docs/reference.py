@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from ingestor.cli import app
-from ingestor.config import Settings
+from ingestor.config.settings import Settings
 
 DOCS = Path(__file__).parent
 BEGIN = "<!-- What follows is made by `python docs/reference.py`; `make docs` runs it. -->"

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ingestor.records import DOCUMENTS_PER_BLOCK, Applied, Census, Failure, Verdict
-from ingestor.tally import Tally
-from ingestor.writes import Records, Writes
+from ingestor.state.writes import Records, Writes
+from ingestor.watching.tally import Tally
 
 
 @dataclass(slots=True)

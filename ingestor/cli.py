@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from ingestor import __version__, telemetry, trace
+from ingestor import __version__, telemetry
 from ingestor.ending import in_words
 from ingestor.errors import IngestorError
 from ingestor.launch import Launch, Outputs, complain
@@ -27,6 +27,7 @@ from ingestor.usage import (
     show,
     with_command,
 )
+from ingestor.watching import trace
 
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 """What typer raises for a wrong command line; it does not export it."""
@@ -129,7 +130,7 @@ def run(
     log_format: Annotated[Literal["text", "json"], typer.Option(help="How messages are written.")] = "text",
 ) -> None:
     """Ingest: the main job, also without the word `run`."""
-    from ingestor.config import RunOptions
+    from ingestor.config.settings import RunOptions
 
     options = RunOptions(
         limit=limit,
@@ -233,7 +234,7 @@ def verify(
 ) -> None:
     """Compare the collection with the state file, point by point, and some vectors with their texts."""
     from ingestor.commands import verify as command
-    from ingestor.generations import own
+    from ingestor.running.generations import own
 
     settings = own(read_settings(config, overrides))
     found = command.verify(settings, sample=sample)
@@ -258,8 +259,8 @@ def failures(
 ) -> None:
     """List what was refused and is still open: where, why and since when."""
     from ingestor.commands import failures as command
-    from ingestor.config import RunOptions
-    from ingestor.generations import own
+    from ingestor.config.settings import RunOptions
+    from ingestor.running.generations import own
 
     found = command.failures(own(read_settings(config, overrides)))
     if retry:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ingestor.device import Device, DeviceBatch, DeviceEmbeddings
-from ingestor.encoder import Encoder
+from ingestor.encoding.encoder import Encoder
 from ingestor.errors import EncoderError
 
 

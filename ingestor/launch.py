@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ingestor import trace
 from ingestor.ending import Signals, in_words, root_cause
 from ingestor.errors import ConfigError, LockedError, reason
+from ingestor.watching import trace
 
 if TYPE_CHECKING:
-    from ingestor.config import RunOptions, Settings
-    from ingestor.report import Report
+    from ingestor.config.settings import RunOptions, Settings
+    from ingestor.watching.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Launch:
     """One run, from its settings to its exit code."""
 
     def __init__(self, file: Path, overrides: list[str], options: RunOptions, outputs: Outputs) -> None:
-        from ingestor.progress import Progress
-        from ingestor.timeline import Timeline
+        from ingestor.watching.progress import Progress
+        from ingestor.watching.timeline import Timeline
 
         self._file, self._overrides = file, overrides
         self._options, self._outputs = options, outputs
@@ -52,14 +52,15 @@ class Launch:
 
     def run(self) -> int:
         """Run the pipeline; whatever its end, the reports are written and the last lines say how it ended."""
-        from ingestor import config, telemetry
+        from ingestor import telemetry
+        from ingestor.config.settings import load
 
         check_options(self._options, self._outputs)
         telemetry.configure_logging(self._outputs.log_format)
         signals = Signals(say=partial(self._say, "stopping"), kill=_kill_workers)
         progress, report, failure = self._progress, self._progress.report, None
         try:
-            settings = self._settings = config.load(self._file, self._overrides)
+            settings = self._settings = load(self._file, self._overrides)
             report.target, report.collection = settings.qdrant.target, settings.qdrant.collection
             self._say("run", f"into collection {settings.qdrant.named}, {report.target}")
             asyncio.run(self._ingest(settings, signals))
@@ -76,7 +77,8 @@ class Launch:
         return code
 
     async def _ingest(self, settings: Settings, signals: Signals) -> Report:
-        from ingestor import display, history, pipeline, telemetry
+        from ingestor import pipeline, telemetry
+        from ingestor.watching import display, history
 
         progress, outputs, stop = self._progress, self._outputs, asyncio.Event()
         signals.tell(stop)
@@ -88,7 +90,8 @@ class Launch:
         """Leave the last counters in the textfile; that this fails is no failure of the run."""
         textfile = self._settings and self._settings.metrics.textfile
         if textfile and not self._options.dry_run:
-            from ingestor import publish, telemetry
+            from ingestor import telemetry
+            from ingestor.watching import publish
 
             try:
                 publish.write_last(self._progress, textfile)
@@ -115,7 +118,7 @@ class Launch:
             except OSError as error:
                 yield f"--report {path}: {reason(error)}"
         if path := self._outputs.html:
-            from ingestor.page import write_page
+            from ingestor.watching.page import write_page
 
             try:
                 write_page(path, self._progress, self._settings, failure)
@@ -151,7 +154,7 @@ def check_options(options: RunOptions, outputs: Outputs) -> None:
             raise ConfigError("--profile traces the encoder, and a --dry-run has none; leave either out")
         trace.prepare_folder(options.profile)
     if outputs.html:
-        from ingestor.page import require_libraries
+        from ingestor.watching.page import require_libraries
 
         require_libraries()
     for option, path in (("report", outputs.report), ("html", outputs.html), ("chunks", options.chunks)):

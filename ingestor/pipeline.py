@@ -13,22 +13,22 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 
-from ingestor import adoption, bulk, wiring
-from ingestor.account import begin_account, fill_account
-from ingestor.config import RunOptions, Settings
-from ingestor.dry_run import Nowhere
+from ingestor.config.settings import RunOptions, Settings
 from ingestor.errors import IngestorError, WorkerDiedError
-from ingestor.job import Job, OpenPool, check_identity, open_job
-from ingestor.opening import open_encoder, open_sinks, unless_stopped
-from ingestor.passes import read_shards
-from ingestor.planning import plan_run
-from ingestor.progress import Progress
-from ingestor.report import Report
+from ingestor.running import adoption, bulk, wiring
+from ingestor.running.account import begin_account, fill_account
+from ingestor.running.dry_run import Nowhere
+from ingestor.running.job import Job, OpenPool, check_identity, open_job
+from ingestor.running.opening import open_encoder, open_sinks, unless_stopped
+from ingestor.running.passes import read_shards
+from ingestor.running.planning import plan_run
 from ingestor.settle import Sinks, delete_points
 from ingestor.sink.pool import SinkPool
 from ingestor.sink.remarks import remarks
 from ingestor.sources.listing import no_shards
 from ingestor.telemetry import logger
+from ingestor.watching.progress import Progress
+from ingestor.watching.report import Report
 
 DELETED_AT_ONCE = 10_000
 """Documents; a stop is looked for between them."""
@@ -77,7 +77,7 @@ def _publish(stack: AsyncExitStack, settings: Settings, options: RunOptions, pro
     """Let Prometheus see the counters, where the settings ask for it."""
     port, textfile = settings.metrics.port, settings.metrics.textfile
     if (port or textfile) and not options.dry_run:
-        from ingestor.publish import publish
+        from ingestor.watching.publish import publish
 
         stack.enter_context(publish(progress, port, textfile))
 

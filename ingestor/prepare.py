@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ingestor.channel import Channel
-from ingestor.preparer import PrepareOptions, Preparer
+from ingestor.preparing.preparer import PrepareOptions, Preparer
 from ingestor.records import Applied, Census, ChunkBlock, RawBlock
 from ingestor.worker import answer, submit
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
 from ingestor.book import Book
-from ingestor.identity import as_ids, point_ids
-from ingestor.ledger import Ledger
 from ingestor.records import Applied, Census, UInt8s
-from ingestor.tally import Tally
-from ingestor.writes import Writes
+from ingestor.state.identity import as_ids, point_ids
+from ingestor.state.ledger import Ledger
+from ingestor.state.writes import Writes
+from ingestor.watching.tally import Tally
 
 FLUSH_REQUESTS = 16
 FLUSH_S = 1.0

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from ingestor.config import Settings
+    from ingestor.config.settings import Settings
 
 DEFAULT = "run"
 OWN_OPTIONS = ("--help", "--version", "--show-completion", "--install-completion")
@@ -68,6 +68,6 @@ def show(lines: Iterable[object]) -> None:
 
 
 def read_settings(config: Path, overrides: list[str] | None) -> Settings:
-    from ingestor.config import load
+    from ingestor.config.settings import load
 
     return load(config, overrides or [])

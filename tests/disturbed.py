@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from ingestor import pipeline
-from ingestor.config import RunOptions, load
+from ingestor.config.settings import RunOptions, load
 from ingestor.errors import IngestorError
-from ingestor.progress import Progress
-from ingestor.report import Report
 from ingestor.sink import Target, worker
 from ingestor.sink.patience import Patience, Wait
 from ingestor.sink.pool import SinkPool
 from ingestor.sink.server import ServerSink
 from ingestor.sink.waits import Waits, nowhere
+from ingestor.watching.progress import Progress
+from ingestor.watching.report import Report
 from tests.proxies import Proxy
 from tests.running import Workplace, documents
 from tests.servers import QdrantServer

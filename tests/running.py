@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from ingestor import pipeline
-from ingestor.config import RunOptions, load
+from ingestor.config.settings import RunOptions, load
 from ingestor.ending import root_cause
 from ingestor.errors import IngestorError
-from ingestor.progress import Progress
-from ingestor.report import Report
+from ingestor.watching.progress import Progress
+from ingestor.watching.report import Report
 from tests.sinks import embedded, stored
 from tests.warm import WarmRun
 

@@ -9,11 +9,11 @@ import pytest
 
 from ingestor.book import Book
 from ingestor.errors import ResourceError
-from ingestor.identity import as_ids, document_key
 from ingestor.records import DOCUMENTS_PER_BLOCK, Applied, Census, Failure, Shard, Verdict
 from ingestor.settle import settle
-from ingestor.tally import WARNINGS_KEPT, Tally
-from ingestor.writes import Writes
+from ingestor.state.identity import as_ids, document_key
+from ingestor.state.writes import Writes
+from ingestor.watching.tally import WARNINGS_KEPT, Tally
 
 SHARD = Shard(7, "s", "/s", 1, "f")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ingestor.budget import SIZES, Trial, choose, made_up, sizes_from, sweep
+from ingestor.encoding.budget import SIZES, Trial, choose, made_up, sizes_from, sweep
 
 
 class Bench:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ingestor import bulk
 from ingestor.errors import IdentityMismatchError
-from ingestor.report import Report
+from ingestor.running import bulk
 from ingestor.sink import Target, index_watch
 from ingestor.sink.server_index import ServerIndex
+from ingestor.watching.report import Report
 from tests.running import (
     DIMENSION,
     Workplace,

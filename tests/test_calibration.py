@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingestor.calibration import FILE, Calibration, recall, spread
+from ingestor.encoding.calibration import FILE, Calibration, recall, spread
 from ingestor.errors import IdentityMismatchError
 
 TOKENS = tuple(np.arange(length, dtype=np.int32) for length in (3, 1, 7))

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 import yaml
 
-from ingestor.dry_run import _lines
-from ingestor.lookup import SCHEMA
-from ingestor.model import ModelSpec, resolve
-from ingestor.preparer import PrepareOptions, Preparer
+from ingestor.encoding.model import ModelSpec, resolve
+from ingestor.preparing.preparer import PrepareOptions, Preparer
 from ingestor.records import Failure
+from ingestor.running.dry_run import _lines
 from ingestor.sources import Fields
 from ingestor.sources.listing import list_shards
+from ingestor.state.lookup import SCHEMA
 from tests.reading import read_shards
 from tests.running import Workplace
 

@@ -25,7 +25,7 @@ from ingestor import cli
 from ingestor.commands.check import as_json, check, summary
 from ingestor.commands.common import Finding
 from ingestor.commands.looks import machine
-from ingestor.config import load
+from ingestor.config.settings import load
 from ingestor.lock import Lock
 from tests.running import Workplace, documents
 from tests.servers import QdrantServer

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestor.chunk import PART_CHARS, Chunk, Chunker
+from ingestor.encoding.model import resolve
 from ingestor.errors import ModelError
-from ingestor.model import resolve
+from ingestor.preparing.chunk import PART_CHARS, Chunk, Chunker
+from ingestor.preparing.tokenizer import Tokenizer, load_tokenizer
 from ingestor.sources.values import VISIBLE
-from ingestor.tokenizer import Tokenizer, load_tokenizer
 from tests.tokenizers import byte_level, spec_of
 
 WORDS = st.sampled_from(

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from ingestor.compiling import CompiledEncoder, compile_encoder
 from ingestor.device import DeviceBatch
-from ingestor.encoder import Encoder, load_model
-from ingestor.model import resolve
-from ingestor.packed import PackedEncoder
+from ingestor.encoding.compiling import CompiledEncoder, compile_encoder
+from ingestor.encoding.encoder import Encoder, load_model
+from ingestor.encoding.model import resolve
+from ingestor.encoding.packed import PackedEncoder
 from tests.fakes import chunk_block, token_batch
 from tests.models import on_cpu, save_model
 
@@ -154,7 +154,7 @@ async def test_a_run_that_fails_meanwhile_leaves_no_compiler_behind() -> None:
 
 
 async def test_a_compiler_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestor.compiling.LIMIT_S", 0.1)
+    monkeypatch.setattr("ingestor.encoding.compiling.LIMIT_S", 0.1)
     eager = Counted(Counted(before=Endless()))
     with structlog.testing.capture_logs() as logs:
         assert await compiled(eager) is eager

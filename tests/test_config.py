@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestor.config import Settings, load
+from ingestor.config.settings import Settings, load
 from ingestor.errors import ConfigError
 
 MINIMAL = "source: {paths: [shards]}\n"

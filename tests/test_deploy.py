@@ -22,9 +22,9 @@ import yaml
 from pydantic import ByteSize, TypeAdapter
 
 from ingestor.buffers import BufferLayout
-from ingestor.config import RunOptions, Settings
-from ingestor.engine import CPU_SLOT_ROWS, gpu_rows
+from ingestor.config.settings import RunOptions, Settings
 from ingestor.lock import Lock
+from ingestor.running.engine import CPU_SLOT_ROWS, gpu_rows
 from tests.running import Workplace, documents, eventually
 
 ROOT = Path(__file__).parent.parent

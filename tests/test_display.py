@@ -19,10 +19,11 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from ingestor import display, telemetry, words
+from ingestor import telemetry
 from ingestor.channel import Channel
-from ingestor.display import Screen, show
-from ingestor.progress import Progress
+from ingestor.watching import display, words
+from ingestor.watching.display import Screen, show
+from ingestor.watching.progress import Progress
 from tests.running import Workplace, documents
 
 LARGEST = 987_654_321_012

@@ -20,8 +20,8 @@ import typer
 import yaml
 
 from ingestor import cli, usage
-from ingestor.config import Settings, load
-from ingestor.mistakes import settings_of
+from ingestor.config.mistakes import settings_of
+from ingestor.config.settings import Settings, load
 from tests.running import Workplace, documents
 
 ROOT = Path(__file__).parent.parent

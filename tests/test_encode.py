@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ingestor.device import DeviceBatch, open_device
 from ingestor.encode import encode
-from ingestor.encoder import HashEncoder
+from ingestor.encoding.encoder import HashEncoder
 from ingestor.errors import EncoderError
 from ingestor.prefetch import prefetch
 from ingestor.records import Batch

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ingestor.device import Device, open_device
-from ingestor.encoder import HashEncoder, choose_dtype, embed, load_encoder
+from ingestor.encoding.encoder import HashEncoder, choose_dtype, embed, load_encoder
+from ingestor.encoding.model import resolve
 from ingestor.errors import ConfigError, ModelError
-from ingestor.model import resolve
 from tests.fakes import chunk_block, token_batch
 from tests.models import save_model
 

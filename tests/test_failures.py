@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from ingestor.failures import OpenFailure, read_failures
-from ingestor.lookup import read_status
+from ingestor.state.failures import OpenFailure, read_failures
+from ingestor.state.lookup import read_status
 from tests.running import Workplace, documents
 
 pytestmark = pytest.mark.whole

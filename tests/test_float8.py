@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from ingestor.encoding.float8 import LARGEST, Float8Linear, demand_device, quantized, to_float8
 from ingestor.errors import ConfigError
-from ingestor.float8 import LARGEST, Float8Linear, demand_device, quantized, to_float8
 
 
 @pytest.fixture(autouse=True)

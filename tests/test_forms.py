@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ingestor.config import load
+from ingestor.config.forms import PRECISIONS, device_of, mistake, of_its_own, runtime_of
+from ingestor.config.settings import load
 from ingestor.errors import ConfigError
-from ingestor.forms import PRECISIONS, device_of, mistake, of_its_own, runtime_of
 
 USUAL = {"model": "m", "device": "auto", "runtime": "auto", "precision": "auto", "compile_": "auto"}
 

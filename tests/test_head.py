@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers.sentence_transformer import modules
 
+from ingestor.encoding.head import Head
+from ingestor.encoding.model import resolve
 from ingestor.errors import ModelError
-from ingestor.head import Head
-from ingestor.model import resolve
 from tests.models import save_model
 
 

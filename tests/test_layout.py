@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "ingestor"
-ALWAYS = {"errors", "telemetry"}
+ALWAYS = {"errors", "records", "telemetry"}
 HEAVY = {"torch", "transformers", "tokenizers", "qdrant_client", "qdrant_edge"}
 EVERYTHING = {"*"}
 
@@ -19,122 +19,45 @@ EVERYTHING = {"*"}
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "__init__": (set(), set()),
     "__main__": ({"cli"}, set()),
-    "cli": ({"__init__", "commands", "config", "generations", "ending", "launch", "trace", "usage"}, set()),
+    # the command line
+    "cli": ({"__init__", "commands", "config", "ending", "launch", "running", "usage", "watching"}, set()),
     "usage": ({"config"}, set()),
-    "launch": (
-        {
-            *("config", "display", "ending", "history", "page", "pipeline", "progress", "publish"),
-            *("report", "timeline", "trace"),
-        },
-        set(),
-    ),
-    "page": (
-        {"__init__", "channel", "config", "history", "progress", "report", "sources", "timeline", "words"},
-        set(),
-    ),
     "ending": (set(), set()),
-    "forms": (set(), set()),
-    "config": ({"layers", "mistakes", "sections", "values"}, set()),
-    "sections": ({"forms", "index_settings", "values"}, set()),
-    "index_settings": ({"values"}, set()),
-    "layers": (set(), set()),
-    "mistakes": ({"layers"}, set()),
-    "values": (set(), set()),
-    "errors": (set(), set()),
-    "records": (set(), set()),
-    "channel": (set(), set()),
-    "buffers": ({"records"}, set()),
-    "sources": ({"records"}, set()),
-    "framing": (set(), set()),
-    "model": ({"model_files", "model_modules"}, set()),
-    "model_files": ({"model_modules"}, set()),
-    "model_modules": (set(), set()),
-    "tokenizer": ({"model", "records", "word_memo"}, {"tokenizers"}),
-    "word_memo": ({"records"}, {"tokenizers"}),
-    "chunk": ({"records", "tokenizer"}, set()),
-    "payloads": ({"chunk", "framing", "records"}, set()),
-    "preparer": (
-        {"chunk", "identity", "lookup", "model", "payloads", "records", "sources", "tokenizer"},
-        set(),
-    ),
-    "prepare": ({"channel", "preparer", "records", "worker"}, set()),
-    "pack": ({"records"}, set()),
-    "device": ({"buffers", "cuda", "records"}, {"torch"}),
-    "cuda": ({"buffers", "device", "records"}, {"torch"}),
-    "prefetch": ({"device", "records"}, {"torch"}),
-    "encoder": (
-        {"buffers", "device", "float8", "head", "model", "packed", "padded", "records"},
-        {"torch", "transformers"},
-    ),
-    "head": ({"model", "model_modules"}, {"torch"}),
-    "padded": ({"device", "head", "model"}, {"torch"}),
-    "packed": ({"device", "head", "model"}, {"torch", "transformers"}),
-    "runtimes": ({"encoder", "lock", "model", "records"}, {"torch"}),
-    "quality": (set(), set()),
-    "calibration": ({"quality", "records"}, set()),
-    "loading": (
-        {
-            *("calibration", "device", "encoder", "forms", "head", "model", "padded", "quality", "sections"),
-            *("records", "runtimes", "worker"),
-        },
-        set(),
-    ),
-    "float8": (set(), {"torch"}),
-    "encode": ({"device", "encoder"}, {"torch"}),
-    "budget": ({"device", "encoder", "records"}, {"torch"}),
-    "compiling": ({"budget", "device", "encoder"}, {"torch"}),
-    "copy_out": ({"buffers", "device", "records"}, {"torch"}),
-    "sink": ({"buffers", "framing", "records", "worker"}, {"qdrant_client", "qdrant_edge"}),
-    "worker": (set(), set()),
-    "identity": ({"forms", "model", "records"}, set()),
-    "lookup": (set(), set()),
-    "failures": ({"identity", "lookup", "records"}, set()),
-    "holdings": ({"identity", "lookup"}, set()),
-    "writes": ({"records"}, set()),
-    "leaving": ({"lookup", "records"}, set()),
-    "ledger": ({"failures", "leaving", "lookup", "records", "touched", "writes"}, set()),
-    "touched": ({"records"}, set()),
-    "book": ({"records", "tally", "writes"}, set()),
-    "settle": ({"book", "identity", "ledger", "records", "tally", "writes"}, set()),
-    "telemetry": (set(), set()),
-    "tally": ({"records"}, set()),
-    "history": ({"channel"}, set()),
-    "spans": (set(), set()),
-    "timeline": ({"spans"}, set()),
-    "progress": ({"channel", "history", "report", "tally", "timeline"}, set()),
-    "words": ({"history", "progress"}, set()),
-    "metrics": ({"__init__", "progress"}, set()),
-    "publish": ({"metrics", "progress"}, set()),
-    "display": ({"history", "progress", "words"}, set()),
-    "report": ({"channel", "quality"}, set()),
-    "lock": (set(), set()),
-    "dry_run": ({"lookup", "records"}, set()),
-    "wiring": ({"config", "identity", "model", "sink", "sources"}, set()),
-    "engine": (
-        {
-            *("buffers", "calibration", "config", "device", "encoder", "float8", "forms", "loading"),
-            *("model", "quality", "trial", "tuning", "wiring", "worker"),
-        },
-        set(),
-    ),
-    "trial": ({"calibration", "loading", "quality", "records"}, set()),
-    "tuning": ({"budget", "compiling", "config", "device", "encoder", "packed", "records"}, set()),
-    "profiling": ({"device", "spans", "trace"}, {"torch"}),
-    "trace": (set(), set()),
-    "job": (EVERYTHING, set()),
-    "account": (EVERYTHING, set()),
-    "adoption": (EVERYTHING, set()),
-    "bulk": (EVERYTHING, set()),
-    "generations": ({"config", "model", "sink", "wiring"}, set()),
-    "opening": (EVERYTHING, set()),
-    "sampling": (EVERYTHING, set()),
-    "passes": (EVERYTHING, set()),
-    "planning": (EVERYTHING, set()),
-    "pipeline": (EVERYTHING, set()),
+    "launch": ({"config", "ending", "pipeline", "watching"}, set()),
     "commands": (EVERYTHING, set()),
+    # one run
+    "pipeline": (EVERYTHING, set()),
+    "running": (EVERYTHING, set()),
+    # the stages, in order; the first is sources.read, the last but one sink.upsert
+    "prepare": ({"channel", "preparing", "worker"}, set()),
+    "pack": (set(), set()),
+    "prefetch": ({"device"}, {"torch"}),
+    "encode": ({"device", "encoding"}, {"torch"}),
+    "copy_out": ({"buffers", "device"}, {"torch"}),
+    "settle": ({"book", "state", "watching"}, set()),
+    "book": ({"state", "watching"}, set()),
+    # what the stages work with
+    "sources": ({"__init__"}, set()),
+    "preparing": ({"encoding", "framing", "sources", "state"}, {"tokenizers"}),
+    "encoding": ({"buffers", "config", "device", "lock", "worker"}, {"torch", "transformers"}),
+    "device": ({"buffers", "cuda"}, {"torch"}),
+    "cuda": ({"buffers", "device"}, {"torch"}),
+    "sink": ({"buffers", "framing", "worker"}, {"qdrant_client", "qdrant_edge"}),
+    "state": ({"config", "encoding"}, set()),
+    "watching": ({"__init__", "channel", "config", "device", "encoding", "sources"}, {"torch"}),
+    "config": (set(), set()),
+    # what everything stands on
+    "buffers": (set(), set()),
+    "channel": (set(), set()),
+    "errors": (set(), set()),
+    "framing": (set(), set()),
+    "lock": (set(), set()),
+    "records": (set(), set()),
+    "telemetry": (set(), set()),
+    "worker": (set(), set()),
 }
 STAGES = {"prepare", "pack", "prefetch", "encode", "copy_out", "settle"}
-RUN = {"pipeline", "passes", "planning", "opening", "sampling", "job", "account"}
+RUN = {"pipeline", "running"}
 
 
 def _modules() -> list[tuple[str, Path]]:
@@ -175,13 +98,13 @@ def test_no_stage_imports_another_nor_the_settings() -> None:
             found = {
                 name.partition(".")[2].partition(".")[0] for name in _imports(path) if "ingestor." in name
             }
-            assert not found & ((STAGES | RUN | {"config", "sections"}) - {row}), path
+            assert not found & ((STAGES | RUN | {"config"}) - {row}), path
 
 
 def test_commands_do_not_run_the_pipeline() -> None:
     for row, path in _modules():
         if row == "commands":
-            assert not {"ingestor.pipeline", "ingestor.passes"} & set(_imports(path)), path
+            assert not {"ingestor.pipeline", "ingestor.running.passes"} & set(_imports(path)), path
 
 
 @pytest.mark.parametrize(
@@ -189,10 +112,12 @@ def test_commands_do_not_run_the_pipeline() -> None:
     [
         "ingestor.worker",
         "ingestor.prepare",
-        "ingestor.preparer",
+        "ingestor.preparing.preparer",
         "ingestor.sink.worker",
         "ingestor.sink.pool",
         "ingestor.sink.embedded",
+        "ingestor.running.engine",
+        "ingestor.encoding.model",
         "ingestor.cli",
         "ingestor.pipeline",
     ],
@@ -206,8 +131,12 @@ FORBIDDEN = (".cpu()", ".item()", ".tolist()", "torch.cuda.synchronize(")
 
 
 @pytest.mark.parametrize(
-    "stage", ["device", "cuda", "prefetch", "encode", "copy_out", "encoder", "packed", "padded", "head"]
+    "place",
+    [
+        *("device", "cuda", "prefetch", "encode", "copy_out"),
+        *("encoding/encoder", "encoding/packed", "encoding/padded", "encoding/head"),
+    ],
 )
-def test_nothing_on_the_way_through_the_device_waits_for_it(stage: str) -> None:
-    text = (PACKAGE / f"{stage}.py").read_text("utf-8")
+def test_nothing_on_the_way_through_the_device_waits_for_it(place: str) -> None:
+    text = (PACKAGE / f"{place}.py").read_text("utf-8")
     assert not [call for call in FORBIDDEN if call in text]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from ingestor.errors import ConfigError, NothingThereError, ResourceError
-from ingestor.failures import read_failures
-from ingestor.identity import as_ids, document_key
-from ingestor.ledger import Ledger
-from ingestor.lookup import LedgerReader, read_status
 from ingestor.records import Census, Failure, Shard, Verdict
-from ingestor.writes import Records, Writes
+from ingestor.state.failures import read_failures
+from ingestor.state.identity import as_ids, document_key
+from ingestor.state.ledger import Ledger
+from ingestor.state.lookup import LedgerReader, read_status
+from ingestor.state.writes import Records, Writes
 
 
 @pytest.fixture

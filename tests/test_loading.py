@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from ingestor.calibration import FILE, Calibration, recall
+from ingestor.config.sections import Encoder as Wanted
 from ingestor.device import open_device
+from ingestor.encoding.calibration import FILE, Calibration, recall
+from ingestor.encoding.loading import FEW, Loader, by_length
+from ingestor.encoding.model import resolve
+from ingestor.encoding.quality import Quality, cosines
+from ingestor.encoding.runtimes import onnx, openvino
 from ingestor.errors import ConfigError, EncoderError, IdentityMismatchError, ResourceError
-from ingestor.loading import FEW, Loader, by_length
-from ingestor.model import resolve
-from ingestor.quality import Quality, cosines
 from ingestor.records import Int32s
-from ingestor.runtimes import onnx, openvino
-from ingestor.sections import Encoder as Wanted
 from tests.models import save_model
 
 INT8 = Wanted(precision="int8")

@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ingestor.channel import Channel
-from ingestor.metrics import PAST, RunCollector
-from ingestor.progress import Progress
+from ingestor.watching.metrics import PAST, RunCollector
+from ingestor.watching.progress import Progress
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"

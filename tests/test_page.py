@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingestor import page as page_module
 from ingestor.channel import StageTime
-from ingestor.config import Settings
+from ingestor.config.settings import Settings
 from ingestor.errors import ConfigError
-from ingestor.history import Sample
-from ingestor.page import require_libraries, without_secrets, write_page
-from ingestor.page.charts import spread
-from ingestor.progress import Progress
-from ingestor.report import Refused, Remark
-from ingestor.timeline import BATCHES, Timeline
+from ingestor.watching import page as page_module
+from ingestor.watching.history import Sample
+from ingestor.watching.page import require_libraries, without_secrets, write_page
+from ingestor.watching.page.charts import spread
+from ingestor.watching.progress import Progress
+from ingestor.watching.report import Refused, Remark
+from ingestor.watching.timeline import BATCHES, Timeline
 from tests.running import Workplace, documents, eventually
 
 SECRETS = ("hunter2", "s3cr3t", "X-Amz-Signature")

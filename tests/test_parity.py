@@ -18,11 +18,11 @@ from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from ingestor.device import open_device
-from ingestor.encoder import embed, load_encoder, load_model
-from ingestor.head import Head
-from ingestor.model import ModelSpec, resolve
-from ingestor.packed import FAMILIES, PackedEncoder, attention_window
-from ingestor.padded import PaddedEncoder, TorchHidden
+from ingestor.encoding.encoder import embed, load_encoder, load_model
+from ingestor.encoding.head import Head
+from ingestor.encoding.model import ModelSpec, resolve
+from ingestor.encoding.packed import FAMILIES, PackedEncoder, attention_window
+from ingestor.encoding.padded import PaddedEncoder, TorchHidden
 from tests.fakes import token_batch
 from tests.models import TEXTS, on_cpu, save_model, tokenize
 

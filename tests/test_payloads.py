@@ -8,8 +8,8 @@ import numpy as np
 import orjson
 import pytest
 
-from ingestor.chunk import Chunk
-from ingestor.payloads import Payloads, PayloadTooLargeError
+from ingestor.preparing.chunk import Chunk
+from ingestor.preparing.payloads import Payloads, PayloadTooLargeError
 from ingestor.records import Document
 from tests.running import Workplace
 

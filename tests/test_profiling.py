@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ingestor.errors import ConfigError
-from ingestor.profiling import COLOURS, Profile
-from ingestor.trace import PROCESS, add_spans, busy_time, prepare_folder, window_of
+from ingestor.watching.profiling import COLOURS, Profile
+from ingestor.watching.trace import PROCESS, add_spans, busy_time, prepare_folder, window_of
 from tests.fakes import stream
 from tests.running import Workplace, documents
 

@@ -7,10 +7,10 @@ import itertools
 
 import pytest
 
-from ingestor import progress as progress_module
 from ingestor.channel import Channel
-from ingestor.history import LEFT_S, History, Sample
-from ingestor.progress import Progress, Stages
+from ingestor.watching import progress as progress_module
+from ingestor.watching.history import LEFT_S, History, Sample
+from ingestor.watching.progress import Progress, Stages
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 from qdrant_client import QdrantClient, models
 
 from ingestor import cli
-from ingestor.config import load
+from ingestor.config.settings import load
 from ingestor.errors import ConfigError
-from ingestor.generations import name_of, own
 from ingestor.lock import Lock
+from ingestor.running.generations import name_of, own
 from ingestor.sink import Target, index_watch
 from ingestor.sink.generation import Family, Generation
 from tests.querying import connect, queried

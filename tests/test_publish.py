@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ingestor import publish as publish_module
 from ingestor.errors import ConfigError
 from ingestor.lock import Lock
-from ingestor.progress import Progress
-from ingestor.publish import publish, read_past, write_last
+from ingestor.watching import publish as publish_module
+from ingestor.watching.progress import Progress
+from ingestor.watching.publish import publish, read_past, write_last
 from tests.running import Workplace, documents, eventually
 from tests.test_metrics import value
 

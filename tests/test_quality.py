@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ingestor.encoding.quality import Quality, compare, cosines
 from ingestor.errors import EncoderError
-from ingestor.quality import Quality, compare, cosines
 
 
 def vectors(rows: int, seed: int = 0) -> np.ndarray:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ingestor import engine
 from ingestor import worker as worker_process
+from ingestor.running import engine
 from tests.disturbed import COUNT, REQUESTS, Disturbed, disturb, kept_running, waits
 from tests.proxies import Proxy
 from tests.running import DIMENSION, same_points

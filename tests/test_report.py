@@ -9,7 +9,7 @@ import pytest
 
 from ingestor.channel import StageTime
 from ingestor.errors import IngestorError
-from ingestor.report import Documents, Remark, Report
+from ingestor.watching.report import Documents, Remark, Report
 
 
 @pytest.fixture

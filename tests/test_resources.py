@@ -16,13 +16,13 @@ import numpy as np
 import psutil
 import pytest
 
-from ingestor.dry_run import write_chunks
 from ingestor.ending import in_words
 from ingestor.errors import ResourceError
-from ingestor.identity import as_ids
-from ingestor.ledger import Ledger
 from ingestor.records import ChunkBlock, Points
+from ingestor.running.dry_run import write_chunks
 from ingestor.sink.engine import told
+from ingestor.state.identity import as_ids
+from ingestor.state.ledger import Ledger
 from tests.running import Ended, Workplace, documents, eventually, same_points
 
 pytestmark = pytest.mark.whole

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ingestor.encoding.runtimes.cache import ABOUT, keep
 from ingestor.errors import LockedError, ResourceError
 from ingestor.lock import Lock
-from ingestor.runtimes.cache import ABOUT, keep
 
 KEY = {"model": "m", "version": 1}
 

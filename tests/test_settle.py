@@ -18,14 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingestor import settle as settle_module
-from ingestor.ledger import Ledger
-from ingestor.model import resolve
+from ingestor.encoding.model import resolve
 from ingestor.prepare import prepare_block
-from ingestor.preparer import PrepareOptions
+from ingestor.preparing.preparer import PrepareOptions
 from ingestor.records import Applied, ChunkBlock, RawBlock, Shard, ShardEnd, UInt8s
 from ingestor.settle import delete_points, settle
 from ingestor.sources import Fields
-from ingestor.tally import Tally
+from ingestor.state.ledger import Ledger
+from ingestor.watching.tally import Tally
 
 SPEC = resolve("hash:8")
 TOO_LONG = "x" * 80

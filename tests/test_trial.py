@@ -11,11 +11,11 @@ import pytest_asyncio
 from torch import Tensor
 
 from ingestor.device import DeviceBatch, open_device
-from ingestor.encoder import Encoder
-from ingestor.loading import Loader
-from ingestor.model import resolve
+from ingestor.encoding.encoder import Encoder
+from ingestor.encoding.loading import Loader
+from ingestor.encoding.model import resolve
+from ingestor.encoding.trial import LONG_TOKENS, fastest
 from ingestor.records import Int32s
-from ingestor.trial import LONG_TOKENS, fastest
 from tests.models import save_model
 from tests.test_loading import chunks, nothing
 

@@ -9,12 +9,12 @@ from typing import NoReturn
 
 import pytest
 
-from ingestor.config import Settings
-from ingestor.engine import gpu_rows, open_engine
+from ingestor.config.settings import Settings
+from ingestor.encoding.model import resolve
+from ingestor.encoding.tuning import compiling_pays, text_bytes_of
 from ingestor.errors import ConfigError
-from ingestor.model import resolve
 from ingestor.records import Shard
-from ingestor.tuning import compiling_pays, text_bytes_of
+from ingestor.running.engine import gpu_rows, open_engine
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -20,7 +20,7 @@ def test_vectors_equal_sentence_transformers(tmp_path):
     """Documents from a line to a dozen windows, with markup, code and other scripts among them."""
     from sentence_transformers import SentenceTransformer
 
-    from ingestor.model import resolve
+    from ingestor.encoding.model import resolve
 
     place = Workplace(tmp_path, encoder={"model": MODEL, "device": "cpu"})
     texts = [topic for topic in topics.values() if len(topic) < 12_000]

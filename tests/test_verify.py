@@ -16,10 +16,10 @@ import qdrant_edge as edge
 from ingestor import cli
 from ingestor.commands.comparing import Comparison, cosine_of
 from ingestor.commands.verify import findings
-from ingestor.identity import point_id
 from ingestor.lock import Lock
 from ingestor.sink import IndexState
 from ingestor.sink.engine import load_shard
+from ingestor.state.identity import point_id
 from tests.running import DIMENSION, Workplace, documents
 
 

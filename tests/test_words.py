@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ingestor import words
-from ingestor.progress import Progress
+from ingestor.watching import words
+from ingestor.watching.progress import Progress
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pydoc_data.topics import topics
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from ingestor.model import ModelSpec, resolve
+from ingestor.encoding.model import ModelSpec, resolve
 
 
 @cache

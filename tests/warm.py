@@ -13,7 +13,13 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-IMPORTED = ["torch", "ingestor.encoder", "ingestor.launch", "ingestor.pipeline", "ingestor.sink.embedded"]
+IMPORTED = [
+    "torch",
+    "ingestor.encoding.encoder",
+    "ingestor.launch",
+    "ingestor.pipeline",
+    "ingestor.sink.embedded",
+]
 
 
 class WarmRun:

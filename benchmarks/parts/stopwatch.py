@@ -25,15 +25,15 @@ def ours(runtime: str, precision: str, kept: str, passages: list[str]) -> Callab
     import numpy as np
     import torch
 
-    from ingestor.calibration import Calibration
+    from ingestor.config.sections import Encoder as Wanted
     from ingestor.device import open_device
-    from ingestor.encoder import embed
-    from ingestor.engine import CPU_TOKEN_BUDGET
-    from ingestor.loading import Loaded, Loader, by_length
-    from ingestor.model import resolve
+    from ingestor.encoding.calibration import Calibration
+    from ingestor.encoding.encoder import embed
+    from ingestor.encoding.loading import Loaded, Loader, by_length
+    from ingestor.encoding.model import resolve
+    from ingestor.preparing.tokenizer import load_tokenizer
     from ingestor.records import loose_batch
-    from ingestor.sections import Encoder as Wanted
-    from ingestor.tokenizer import load_tokenizer
+    from ingestor.running.engine import CPU_TOKEN_BUDGET
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     device, spec = open_device("cpu"), resolve(MODEL)

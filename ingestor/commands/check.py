@@ -9,7 +9,7 @@ from dataclasses import asdict
 from ingestor.commands.common import Finding
 from ingestor.commands.looks import FAIL, WARN, Known, looked_at, machine, source, target
 from ingestor.commands.looks import encoder as of_encoder
-from ingestor.config import Settings
+from ingestor.config.settings import Settings
 
 
 def check(settings: Settings, *, quick: bool = False) -> Iterator[Finding]:

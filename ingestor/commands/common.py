@@ -7,9 +7,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ingestor import wiring
-from ingestor.config import Settings
+from ingestor.config.settings import Settings
 from ingestor.lock import Lock
+from ingestor.running import wiring
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -11,9 +11,9 @@ from itertools import islice
 import numpy as np
 
 from ingestor.errors import IngestorError
-from ingestor.holdings import Holding, Holdings
-from ingestor.identity import origin_of, point_id
 from ingestor.sink import Float32s, IndexState, Reader, Stored
+from ingestor.state.holdings import Holding, Holdings
+from ingestor.state.identity import origin_of, point_id
 
 Embed = Callable[[Sequence[str]], Float32s]
 """The vector of each text, float32[n, dimension]."""

@@ -9,9 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from ingestor.config import Settings
+from ingestor.config.settings import Settings
 from ingestor.errors import VerificationError
-from ingestor.lookup import LEFT, existing_state, open_to_read, state_error
+from ingestor.state.lookup import LEFT, existing_state, open_to_read, state_error
 
 STILL_CHANGING = ("truncated_input", "changed")
 """Warnings of shards that were read as far as they go, and are to be read again."""

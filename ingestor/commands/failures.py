@@ -8,9 +8,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ingestor.config import Settings
-from ingestor.failures import OpenFailure, read_failures
-from ingestor.lookup import existing_state
+from ingestor.config.settings import Settings
+from ingestor.state.failures import OpenFailure, read_failures
+from ingestor.state.lookup import existing_state
 
 
 def failures(settings: Settings) -> Iterator[OpenFailure]:

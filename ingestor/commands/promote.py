@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from ingestor import generations, wiring
 from ingestor.commands.common import Finding
 from ingestor.commands.completeness import require_complete
 from ingestor.commands.verify import compare, findings, require_same
-from ingestor.config import Settings
+from ingestor.config.settings import Settings
 from ingestor.errors import ConfigError, LockedError, NothingThereError, VerificationError
-from ingestor.generations import Standing
 from ingestor.lock import Lock
+from ingestor.running import generations, wiring
+from ingestor.running.generations import Standing
 from ingestor.sink.index_watch import Verdict, Watch
 
 Note = Callable[[str], None]

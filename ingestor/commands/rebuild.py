@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ingestor import wiring
-from ingestor.calibration import recall
 from ingestor.commands.common import alone
 from ingestor.commands.comparing import FIELDS
 from ingestor.commands.vectors import check_model
-from ingestor.config import Settings
+from ingestor.config.settings import Settings
+from ingestor.encoding.calibration import recall
 from ingestor.errors import IdentityMismatchError
-from ingestor.generations import own
-from ingestor.identity import as_ids, document_key, origin_of
-from ingestor.ledger import Ledger
 from ingestor.lock import Lock
-from ingestor.lookup import LEFT, NO_HASH, state_error
+from ingestor.running import wiring
+from ingestor.running.generations import own
 from ingestor.sink import Stored, open_reader
-from ingestor.writes import PART_ROWS, Records, Writes
+from ingestor.state.identity import as_ids, document_key, origin_of
+from ingestor.state.ledger import Ledger
+from ingestor.state.lookup import LEFT, NO_HASH, state_error
+from ingestor.state.writes import PART_ROWS, Records, Writes
 
 SCRATCH = """
 PRAGMA journal_mode = OFF;

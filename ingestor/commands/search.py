@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ingestor import wiring
 from ingestor.commands.common import alone
 from ingestor.commands.vectors import check_model, embed
-from ingestor.config import Settings
+from ingestor.config.settings import Settings
 from ingestor.errors import ConfigError, reason
-from ingestor.generations import stand
+from ingestor.running import wiring
+from ingestor.running.generations import stand
 from ingestor.sink import Hit, open_reader
 
 Warn = Callable[[str], None]

@@ -8,12 +8,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ingestor import wiring
 from ingestor.commands.rebuild import rebuild_state
-from ingestor.config import Settings
+from ingestor.config.settings import Settings
 from ingestor.errors import SinkError
-from ingestor.generations import stand, stand_alone
-from ingestor.lookup import read_status
+from ingestor.running import wiring
+from ingestor.running.generations import stand, stand_alone
+from ingestor.state.lookup import read_status
 
 
 def status(settings: Settings) -> dict[str, Any]:

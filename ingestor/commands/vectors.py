@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ingestor import wiring
-from ingestor.calibration import Calibration, recall
-from ingestor.config import Settings
-from ingestor.engine import device_of
+from ingestor.config.settings import Settings
+from ingestor.encoding.calibration import Calibration, recall
+from ingestor.encoding.model import ModelSpec
 from ingestor.errors import IdentityMismatchError
-from ingestor.lookup import read_meta
-from ingestor.model import ModelSpec
+from ingestor.preparing.tokenizer import load_tokenizer
 from ingestor.records import Int32s
+from ingestor.running import wiring
+from ingestor.running.engine import device_of
 from ingestor.sink import Float32s, Reader
-from ingestor.tokenizer import load_tokenizer
+from ingestor.state.lookup import read_meta
 
 TooLong = Callable[[int, int, int], None]
 """Takes a text's row, the tokens that the model takes, and the tokens that the text has."""
@@ -81,7 +81,7 @@ async def encode(
 ) -> Float32s:
     """float32[n, dimension]."""
     from ingestor.device import open_device
-    from ingestor.loading import Loader
+    from ingestor.encoding.loading import Loader
 
     async def no_sample() -> Sequence[Int32s]:
         return ()

@@ -8,17 +8,17 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
-from ingestor import wiring
 from ingestor.commands.common import Finding, alone
 from ingestor.commands.comparing import NAMED, Comparison, Found, verify_collection
 from ingestor.commands.vectors import check_model, embed
-from ingestor.config import Settings
+from ingestor.config.settings import Settings
 from ingestor.errors import LockedError, VerificationError
-from ingestor.holdings import Holdings
 from ingestor.lock import Lock
-from ingestor.lookup import existing_state
+from ingestor.running import wiring
 from ingestor.sink import Float32s, open_reader
 from ingestor.sink.collection import check_state
+from ingestor.state.holdings import Holdings
+from ingestor.state.lookup import existing_state
 
 REBUILD = "`status --rebuild`, then a run, mends it"
 INDEX_ADVICE = {

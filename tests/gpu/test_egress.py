@@ -19,9 +19,9 @@ from ingestor.copy_out import copy_out
 from ingestor.cuda import CudaDevice
 from ingestor.device import Device, DeviceBatch, DeviceEmbeddings, open_device
 from ingestor.encode import encode
-from ingestor.encoder import Encoder, HashEncoder, embed, load_encoder
+from ingestor.encoding.encoder import Encoder, HashEncoder, embed, load_encoder
+from ingestor.encoding.model import resolve
 from ingestor.errors import ResourceError
-from ingestor.model import resolve
 from ingestor.pack import pack
 from ingestor.prefetch import prefetch
 from ingestor.records import ChunkBlock, UpsertRequest

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ingestor.float8 import Float8Linear
+from ingestor.encoding.float8 import Float8Linear
 from tests.models import save_model
 from tests.running import Workplace, documents
 

@@ -12,11 +12,11 @@ import torch
 
 from ingestor.cuda import CudaDevice
 from ingestor.device import open_device
-from ingestor.encoder import embed, load_encoder, load_model
-from ingestor.head import Head
-from ingestor.model import resolve
-from ingestor.packed import FAMILIES, PackedEncoder
-from ingestor.padded import PaddedEncoder, TorchHidden
+from ingestor.encoding.encoder import embed, load_encoder, load_model
+from ingestor.encoding.head import Head
+from ingestor.encoding.model import resolve
+from ingestor.encoding.packed import FAMILIES, PackedEncoder
+from ingestor.encoding.padded import PaddedEncoder, TorchHidden
 from tests.fakes import chunk_block, token_batch
 from tests.models import save_model
 

@@ -12,12 +12,12 @@ import pytest
 import structlog
 import torch
 
-from ingestor.budget import SIZES, choose, sweep_gpu
-from ingestor.compiling import CompiledEncoder, compile_encoder
 from ingestor.device import open_device
-from ingestor.encoder import choose_dtype, embed, load_encoder
-from ingestor.model import resolve
-from ingestor.packed import FAMILIES, PackedEncoder
+from ingestor.encoding.budget import SIZES, choose, sweep_gpu
+from ingestor.encoding.compiling import CompiledEncoder, compile_encoder
+from ingestor.encoding.encoder import choose_dtype, embed, load_encoder
+from ingestor.encoding.model import resolve
+from ingestor.encoding.packed import FAMILIES, PackedEncoder
 from ingestor.records import Batch
 from tests.fakes import chunk_block
 from tests.models import save_model

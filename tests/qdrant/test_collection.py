@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ingestor import cli, wiring
-from ingestor.config import Settings, load
-from ingestor.generations import own
+from ingestor import cli
+from ingestor.config.settings import Settings, load
+from ingestor.running import wiring
+from ingestor.running.generations import own
 from ingestor.sink import Target
 from ingestor.sink.collection import store_of
 from ingestor.sink.server_index import ServerIndex

@@ -8,9 +8,9 @@ from typing import ParamSpec
 
 from ingestor.commands.common import Finding
 from ingestor.commands.looks.sample import Sample
-from ingestor.config import Settings
+from ingestor.config.settings import Settings
+from ingestor.encoding.model import ModelSpec
 from ingestor.errors import IngestorError, told
-from ingestor.model import ModelSpec
 from ingestor.sources.listing import Listing
 
 P = ParamSpec("P")

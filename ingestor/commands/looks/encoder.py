@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ingestor import engine, wiring
-from ingestor.chunk import Chunker
 from ingestor.commands.looks import OK, Known, Look
-from ingestor.config import Settings
+from ingestor.config.forms import of_its_own, runtime_of
+from ingestor.config.settings import Settings
+from ingestor.encoding.model import ModelSpec
 from ingestor.errors import EncoderError
-from ingestor.forms import of_its_own, runtime_of
-from ingestor.model import ModelSpec
+from ingestor.preparing.chunk import Chunker
+from ingestor.preparing.tokenizer import load_tokenizer
 from ingestor.records import Batch, Int32s, loose_batch
-from ingestor.tokenizer import load_tokenizer
-from ingestor.words import short
+from ingestor.running import engine, wiring
+from ingestor.watching.words import short
 
 if TYPE_CHECKING:
     from ingestor.device import Device
-    from ingestor.encoder import Encoder
+    from ingestor.encoding.encoder import Encoder
 
 MEASURED_S = 3.0
 FORWARDS = 4
@@ -58,7 +58,7 @@ def encoder(known: Known) -> Look:
     What OpenVINO makes of them is left to the first run, for it is kept on disk.
     """
     from ingestor.device import open_device
-    from ingestor.encoder import load_encoder
+    from ingestor.encoding.encoder import load_encoder
 
     settings, spec = known.settings, known.spec
     assert spec
@@ -87,7 +87,7 @@ def demand(*, eight_bits: bool) -> None:
     Raises:
         ConfigError: it is not.
     """
-    from ingestor.runtimes import openvino, quantize
+    from ingestor.encoding.runtimes import openvino, quantize
 
     (quantize.demand_library if eight_bits else openvino.library)()
 

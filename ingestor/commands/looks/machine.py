@@ -7,12 +7,12 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from ingestor import engine
 from ingestor.buffers import FOLDER, BufferLayout, check_room, free_bytes
 from ingestor.commands.looks import OK, WARN, Look
-from ingestor.config import Settings
+from ingestor.config.settings import Settings
+from ingestor.encoding.model import ModelSpec
 from ingestor.errors import ConfigError, ResourceError
-from ingestor.model import ModelSpec
+from ingestor.running import engine
 from ingestor.sink import place
 
 MIB = 1 << 20
@@ -93,7 +93,7 @@ def shared_memory(settings: Settings, spec: ModelSpec) -> Look:
     """Room for the buffers between encoder and writers."""
     rows = engine.slot_rows(settings, spec.dimension) or engine.CPU_SLOT_ROWS
     if engine.has_gpu(settings) and settings.pipeline.buffer_bytes == "auto":
-        from ingestor.budget import SIZES
+        from ingestor.encoding.budget import SIZES
 
         rows = engine.gpu_rows(SIZES[-1], 0)  # the fewest that the largest budget does with
     needed = BufferLayout("", settings.pipeline.buffers, rows, spec.dimension).nbytes

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ingestor import wiring
-from ingestor.config import Settings
-from ingestor.identity import salt_of
-from ingestor.lookup import SCHEMA
-from ingestor.model import ModelSpec
-from ingestor.preparer import PrepareOptions, Preparer
+from ingestor.config.settings import Settings
+from ingestor.encoding.model import ModelSpec
+from ingestor.preparing.preparer import PrepareOptions, Preparer
 from ingestor.records import Census, ChunkBlock, Failure, Int32s, RawBlock, Shard, ShardEnd, Verdict
+from ingestor.running import wiring
 from ingestor.sink import framing_of
 from ingestor.sources.read import read_blocks
 from ingestor.sources.remote import Remote
+from ingestor.state.identity import salt_of
+from ingestor.state.lookup import SCHEMA
 
 SHARDS, BLOCKS = 24, 8
 """Of a few shards several blocks are looked at, of many one each."""

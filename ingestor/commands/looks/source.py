@@ -7,18 +7,18 @@ from pathlib import Path
 
 import orjson
 
-from ingestor import wiring
 from ingestor.commands.looks import OK, WARN, Known, Look
 from ingestor.commands.looks.sample import Sample, take
-from ingestor.config import Settings
+from ingestor.config.settings import Settings
 from ingestor.errors import ConfigError
-from ingestor.identity import salt_of
-from ingestor.lookup import read_finished, read_speed
 from ingestor.records import Shard
+from ingestor.running import wiring
 from ingestor.sink.place import free_bytes
 from ingestor.sources.listing import no_shards
 from ingestor.sources.remote import Remote
-from ingestor.words import duration, short
+from ingestor.state.identity import salt_of
+from ingestor.state.lookup import read_finished, read_speed
+from ingestor.watching.words import duration, short
 
 FIRST_NAMES = 3
 MANY_REFUSED = 0.05

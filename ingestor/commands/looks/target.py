@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ingestor import wiring
 from ingestor.commands.common import alone
 from ingestor.commands.looks import OK, WARN, Known, Look
-from ingestor.config import Settings
-from ingestor.generations import stand
+from ingestor.config.settings import Settings
+from ingestor.encoding.model import ModelSpec
 from ingestor.lock import Lock
-from ingestor.lookup import check_version, read_status
-from ingestor.model import ModelSpec
+from ingestor.running import wiring
+from ingestor.running.generations import stand
 from ingestor.sink import check_target, collection
 from ingestor.sink.remarks import remarks
+from ingestor.state.lookup import check_version, read_status
 
 
 def state(settings: Settings) -> Look:

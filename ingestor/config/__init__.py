@@ -1,0 +1,1 @@
+"""What a run is told: the settings, their defaults, and where each value came from."""

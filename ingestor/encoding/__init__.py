@@ -1,0 +1,1 @@
+"""The model: loaded, tuned, judged, and computed by one of several runtimes."""

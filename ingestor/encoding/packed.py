@@ -1,0 +1,129 @@
+"""Chunks back to back through a model of transformers, without padding.
+
+The model sees one row of tokens; its attention is replaced by one that knows where each chunk begins.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingestor.device import DeviceBatch
+from ingestor.encoding.head import Head
+from ingestor.encoding.model import ModelSpec
+
+FAMILIES = {
+    "bert",
+    "distilbert",
+    "roberta",
+    "xlm-roberta",
+    "modernbert",
+    "nomic_bert",
+    "qwen3",
+    "gemma3_text",
+}
+"""Architectures whose attention can be replaced. MPNet's cannot: it adds a bias to each pair of positions."""
+
+_AFTER_PADDING = {"roberta", "xlm-roberta"}
+_MASK_BY_LAYER = {"modernbert", "qwen3", "gemma3_text"}
+
+
+class PackedEncoder:
+    """Runs a model of `FAMILIES` on one row of tokens.
+
+    Args:
+        model: from `load_model`, on its device.
+        spec: the model's.
+        attention: name under which the attention is registered with transformers.
+    """
+
+    packed = True
+
+    def __init__(self, model: Any, spec: ModelSpec, *, attention: str) -> None:
+        model.set_attn_implementation(attention)
+        self.dimension = spec.dimension
+        self._model = model
+        self._head = Head(spec, model.device)
+        self._first = model.config.pad_token_id + 1 if spec.architecture in _AFTER_PADDING else 0
+        # Masks in a mapping are taken as they are; else the model would look at the positions, and wait.
+        by_layer = {"full_attention": None, "sliding_attention": None}
+        self._mask = by_layer if spec.architecture in _MASK_BY_LAYER else None
+        self._most: int | None = None
+
+    def compiled(self, most_tokens: int, *, backend: str = "inductor") -> PackedEncoder:
+        """The same encoder, whose first forward compiles the model; a chunk has at most `most_tokens`."""
+        twin = copy.copy(self)
+        twin._model = torch.compile(self._model, dynamic=True, backend=backend)
+        twin._most = most_tokens
+        return twin
+
+    def forward(self, batch: DeviceBatch) -> Tensor:
+        tokens, offsets, longest = batch.tokens[None], batch.offsets, self._most
+        if longest is None:
+            longest = batch.longest
+        else:  # what was compiled holds for any batch: a fixed longest chunk, and no views of other tensors
+            tokens, offsets = tokens.clone(), offsets.clone()
+            torch._dynamo.mark_dynamic(tokens, 1)
+        hidden = self._model(
+            input_ids=tokens,
+            position_ids=self._positions(batch)[None],
+            attention_mask=self._mask,
+            cu_seq_lens_q=offsets,
+            cu_seq_lens_k=offsets,
+            max_length_q=longest,
+            max_length_k=longest,
+        ).last_hidden_state[0]
+        return self._head.packed(hidden, batch.offsets)
+
+    def _positions(self, batch: DeviceBatch) -> Tensor:
+        """int64[T]: each chunk counts from the family's first position."""
+        total = len(batch.tokens)
+        starts = torch.repeat_interleave(batch.offsets[:-1], batch.offsets.diff(), output_size=total)
+        return torch.arange(self._first, total + self._first, device=starts.device) - starts
+
+
+def register_varlen() -> str:
+    """Make torch's attention over chunks of any length known to transformers; returns its name there."""
+    from torch.nn.attention.varlen import varlen_attn
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    known = inspect.signature(varlen_attn).parameters
+
+    def attention(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+    ) -> tuple[Tensor, None]:
+        """Takes [1, heads, T, size] and gives [1, T, heads, size], as transformers has it."""
+        query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+        groups = query.shape[1] // key.shape[1]
+        shared: dict[str, Any] = {}
+        if groups > 1 and "enable_gqa" in known:
+            shared["enable_gqa"] = True
+        elif groups > 1:
+            key, value = (states.repeat_interleave(groups, 1) for states in (key, value))
+        offsets, longest = options["cu_seq_lens_q"], options["max_length_q"]
+        window = attention_window(module, options.get("sliding_window"))
+        if "window_size" in known:
+            shared["window_size"] = window
+        elif window != (-1, -1):
+            shared["is_causal"] = True
+        found: Any = varlen_attn(
+            query, key, value, offsets, offsets, longest, longest, scale=options.get("scaling"), **shared
+        )
+        return found.unsqueeze(0), None
+
+    AttentionInterface.register("ingestor_varlen", attention)
+    AttentionMaskInterface.register("ingestor_varlen", lambda *_, **__: None)
+    return "ingestor_varlen"
+
+
+def attention_window(module: Any, sliding_window: int | None) -> tuple[int, int]:
+    """How many tokens to the left and to the right a token looks at, -1 for all.
+
+    transformers counts the token itself into its sliding windows.
+    """
+    reach = -1 if sliding_window is None else sliding_window - 1
+    return (reach, 0) if getattr(module, "is_causal", False) else (reach, reach)

@@ -1,0 +1,1 @@
+"""What one run opens, plans and wires; `pipeline` puts it together."""

@@ -1,0 +1,1 @@
+"""The state file: what is stored, what failed, and what the collection should hold."""
