@@ -25,6 +25,9 @@ def qdrant_server(shared_qdrant_server: QdrantServer) -> QdrantServer:
     return shared_qdrant_server
 
 
+# The pool that compiles for torch outlives the test that it was made for, which would pass for a leak.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 settings.register_profile("ci", derandomize=True)  # finds what it found before, and nothing by luck
 if os.environ.get("CI"):
     settings.load_profile("ci")
