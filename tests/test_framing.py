@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import uuid
 from typing import Any
 
@@ -32,6 +33,14 @@ PAYLOADS = st.dictionaries(TEXT, VALUES, max_size=6)
 def test_a_payload_reads_back_as_the_client_would_write_it(payload: dict[str, Any]) -> None:
     point = grpc.PointStruct.FromString(protobuf_payload(payload))
     assert point == grpc.PointStruct(payload=payload_to_grpc(payload))
+
+
+def test_json_payloads_take_no_more_memory_than_their_bytes() -> None:
+    tracemalloc.start()
+    payloads = [json_payload({"text": "x" * 1500, "chunk": number}) for number in range(100)]
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 1.2 * sum(map(len, payloads))
 
 
 @given(PAYLOADS)
