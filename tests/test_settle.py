@@ -51,6 +51,14 @@ class Points(dict[bytes, bytes]):
         pass
 
 
+class Struck(Points):
+    """A collection whose run is killed when it has deleted something."""
+
+    async def delete(self, ids: UInt8s) -> None:
+        await super().delete(ids)
+        raise KilledError
+
+
 class World:
     """A source, a collection and a state file."""
 
@@ -193,7 +201,9 @@ RECORDS = st.lists(
     max_size=6,
 )
 SHARDS = st.dictionaries(st.sampled_from(["s1", "s2", "s3"]), RECORDS, max_size=3)
-RUNS = st.lists(st.tuples(SHARDS, st.none() | st.integers(0, 6)), min_size=1, max_size=5)
+IN_DELETING = 6
+"""In place of the number of the block at which a run is killed."""
+RUNS = st.lists(st.tuples(SHARDS, st.none() | st.integers(0, IN_DELETING)), min_size=1, max_size=5)
 
 
 @pytest.mark.whole
@@ -206,11 +216,13 @@ def test_any_history(runs: list[tuple[Shards, int | None]], lines: int, seed: in
         world, sure = World(Path(folder)), None
         for shards, kill_after in runs:
             before, wanted = sure, _expected(shards)
+            world.points = (Struck if kill_after == IN_DELETING else Points)(world.points)
             tally = world.run(shards, chance, lines=lines, kill_after=kill_after)
             sure = wanted if tally.read and _whole(world, wanted) else None
             if before is not None and sure is not None:
                 plain = {id_ for id_, text in before.items() if _records(shards, id_) == {text}}
                 assert not plain & set(world.embedded)  # nothing of what was there was embedded
+        world.points = Points(world.points)
         world.run(shards, chance, lines=lines)
         fresh = World(Path(other))
         fresh.run(shards, chance, lines=100)
@@ -257,14 +269,6 @@ def test_a_later_record_of_a_killed_run_is_gone(tmp_path: Path, monkeypatch, see
     world.run({"s": [*first, ("a", "x " * 9), ("c", "y")]}, chance, lines=1, kill_after=3)
     world.run({"s": first}, chance, lines=1)
     assert _texts(world.points) == {("a", 0): "one", ("b", 0): "two"}
-
-
-class Struck(Points):
-    """A collection whose run is killed when it has deleted something."""
-
-    async def delete(self, ids: UInt8s) -> None:
-        await super().delete(ids)
-        raise KilledError
 
 
 @pytest.mark.parametrize("then", [[("b", "two")], [("b", "two"), ("a", TOO_LONG)]], ids=["left", "failed"])
