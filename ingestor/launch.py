@@ -70,6 +70,8 @@ class Launch:
             failure = root_cause(group)
             report.seconds = progress.elapsed_s
             report.status, report.exit_code = "failed", getattr(failure, "exit_code", 1)
+            if isinstance(failure, LockedError) and signals.received:  # it was told to wait no longer
+                report.status, report.exit_code = "stopped", 128 + signals.received
         progress.sample()
         code = self._tell(report, failure)
         if not isinstance(failure, LockedError):  # else the file is that of the other run

@@ -148,3 +148,17 @@ def test_runs_that_wait_for_each_other(tmp_path):
     place.write("a.jsonl", documents(50))
     waiting = [place.start_warm_run("--lock-wait", "60", "--full") for _ in range(2)]
     assert [place.end(run).code for run in waiting] == [0, 0]
+
+
+@pytest.mark.whole
+def test_a_stop_ends_the_waiting(tmp_path):
+    place = Workplace(tmp_path)
+    place.write("a.jsonl", documents(5))
+    with Lock.acquire(place.folder / "state.sqlite3.lock"):
+        run = place.start_run("--lock-wait", "60")
+        assert run.stderr is not None
+        said = run.stderr.readline()  # its first line; signals are seen to by then
+        run.send_signal(signal.SIGTERM)
+        ended = place.end(run)
+    assert (ended.code, ended.report["status"]) == (143, "stopped"), said + ended.err
+    assert not (place.folder / "state.sqlite3").exists()

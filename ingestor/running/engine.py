@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -162,28 +162,12 @@ async def open_engine(
     """
     # It takes seconds, in which the loop is needed.
     await asyncio.to_thread(import_module, "ingestor.encoding.encoder")
-    from ingestor.device import open_device
-    from ingestor.encoding.float8 import demand_device
     from ingestor.encoding.loading import Loader
     from ingestor.encoding.trial import fastest
 
-    device = open_device(device_of(settings))
-    pools: list[BufferPool] = []
-
-    async def close() -> None:
-        """Unmapped is only what no copy is under way to, and what the device has let go of."""
-        await device.close()
-        for pool in pools:
-            pool.close()
-
-    stack.push_async_callback(close)
+    pools = stack.enter_context(ExitStack())  # closed after the device, which copies into them
+    device = _open_device(stack, settings)
     on_gpu = device.torch_device.type == "cuda"
-    if settings.encoder.precision == "fp8":
-        demand_device(device.torch_device)
-    if settings.encoder.compile == "on" and not on_gpu:
-        raise ConfigError(
-            "encoder.compile: on is for CUDA devices, it gains nothing on a CPU; set auto or off"
-        )
     budget = token_budget(settings, max_tokens, usual_budget(settings, spec, on_gpu=on_gpu))
     wanted_rows = slot_rows(settings, spec.dimension)
     loader = Loader(spec, device, kept_models(settings), stop.is_set)
@@ -197,10 +181,26 @@ async def open_engine(
     slots = settings.pipeline.buffers
     rows = gpu_rows(budget, free_bytes() // (slots * 4 * (spec.dimension + 1))) if on_gpu else CPU_SLOT_ROWS
     buffers = BufferPool.create(lock_name, slots=slots, rows=wanted_rows or rows, dimension=spec.dimension)
-    pools.append(buffers)
+    pools.callback(buffers.close)
     await device.register(buffers)
     form = loaded.runtime, loaded.precision, loaded.calibration
     return Engine(device, encoder, buffers, budget, *form, quality)
+
+
+def _open_device(stack: AsyncExitStack, settings: Settings) -> Device:
+    """The device that the settings ask for, if it can do what they ask of it; `stack` closes it."""
+    from ingestor.device import open_device
+    from ingestor.encoding.float8 import demand_device
+
+    device = open_device(device_of(settings))
+    stack.push_async_callback(device.close)
+    if settings.encoder.precision == "fp8":
+        demand_device(device.torch_device)
+    if settings.encoder.compile == "on" and device.torch_device.type != "cuda":
+        raise ConfigError(
+            "encoder.compile: on is for CUDA devices, it gains nothing on a CPU; set auto or off"
+        )
+    return device
 
 
 def gpu_rows(budget: int, room: int) -> int:

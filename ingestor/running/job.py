@@ -136,17 +136,11 @@ async def open_job(
     settings = standing.settings
     identity = wiring.identity_of(settings, spec)
     progress.chosen["identity"] = dict(identity)
-    state = Path(settings.state)
     if options.dry_run:
-        copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestor-"))) / "state.sqlite3"
-        await loop.run_in_executor(unpack, copy_state, state, copy)
-        state = copy
+        state = await loop.run_in_executor(unpack, _copied_state, stack, Path(settings.state))
     else:
-        for path in filter(None, (wiring.state_lock(settings), wiring.engine_lock(settings))):
-            lock = Lock.acquire  # in a thread: it may wait
-            with progress.doing("waiting for another run to end"):
-                held = await loop.run_in_executor(unpack, lock, path, options.lock_wait_s, stop.is_set)
-            stack.enter_context(held)
+        state = Path(settings.state)
+        await _lock(stack, settings, options.lock_wait_s, stop, progress, unpack)
         sweep(str(state.resolve()))  # also where this run will not need any
     fresh = not state.exists()
     ledger = await loop.run_in_executor(thread, Ledger.open, state, thread)
@@ -171,6 +165,29 @@ async def open_job(
         job.profile = Profile(options.profile, *options.profile_window)
         stack.push_async_callback(job.profile.close)
     return job
+
+
+def _copied_state(stack: AsyncExitStack, state: Path) -> Path:
+    """A copy of the state file, for a run that only looks; `stack` removes it."""
+    copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestor-"))) / "state.sqlite3"
+    copy_state(state, copy)
+    return copy
+
+
+async def _lock(
+    stack: AsyncExitStack,
+    settings: Settings,
+    wait_s: float,
+    stop: asyncio.Event,
+    progress: Progress,
+    threads: ThreadPoolExecutor,
+) -> None:
+    """Lock the state file and the engine's folder against other runs, in a thread: it may wait."""
+    loop = asyncio.get_running_loop()
+    for path in filter(None, (wiring.state_lock(settings), wiring.engine_lock(settings))):
+        with progress.doing("waiting for another run to end"):
+            held = await loop.run_in_executor(threads, Lock.acquire, path, wait_s, stop.is_set)
+        stack.enter_context(held)
 
 
 async def _close_ledger(job: Job, fresh: bool) -> None:
