@@ -1,6 +1,7 @@
 """A gRPC server that answers as Qdrant does, over the embedded engine, in a process of its own.
 
-    python tests/qdrant_server.py --port 0 --path DIR [--api-key KEY] [--version 1.17.0] [--certificate PEM]
+    python tests/qdrant_server.py --port 0 --path DIR [--api-key KEY] [--read-only-key KEY]
+        [--version 1.17.0] [--certificate PEM]
 
 It prints its port. `/control/Fault` takes a fault as JSON. A fault strikes one call of a method, in order
 (`times`: so many of them, `skip`: after so many others):
@@ -243,7 +244,8 @@ class Service:
         if name in self._collections:
             raise RefusedError(Code.ALREADY_EXISTS, f"Wrong input: Collection `{name}` already exists!")
         if name in self._aliases:
-            raise RefusedError(Code.INVALID_ARGUMENT, f"Wrong input: Alias with the same name {name} exists")
+            said = f"Can't create collection with name {name}. Alias with the same name already exists"
+            raise RefusedError(Code.INVALID_ARGUMENT, f"Wrong input: {said}")
         self._collections[name] = Collection(self._path / name, request)
         return qdrant.CollectionOperationResponse(result=True)
 
@@ -434,11 +436,20 @@ CALLS: dict[str, Callable[[Service, Any], Any]] = {
     "Points/Get": Service.get,
     "Points/QueryBatch": Service.query_batch,
 }
+READING = {
+    *("Collections/CollectionExists", "Collections/List", "Collections/Get", "Collections/ListAliases"),
+    *("Points/Count", "Points/Scroll", "Points/Get", "Points/QueryBatch"),
+}
 SERVICES = {
     name: service
     for module in (collections_service_pb2, points_service_pb2, qdrant_pb2)
     for name, service in module.DESCRIPTOR.services_by_name.items()
 }
+
+
+def points_in(request: Any) -> int:
+    """How many points a call of writing is about."""
+    return len(request.points.points.ids if isinstance(request, qdrant.DeletePoints) else request.points)
 
 
 class Fault:
@@ -470,8 +481,8 @@ class Fault:
             documents = [point.payload["document"].string_value for point in request.points]
             return self._asked["document"] in documents
         if "bucket" in self._asked:
-            return self._limits(len(request.points))
-        return "most" not in self._asked or len(request.points) > self._asked["most"]
+            return self._limits(points_in(request))
+        return "most" not in self._asked or points_in(request) > self._asked["most"]
 
     def _limits(self, points: int) -> bool:
         """Take tokens out of the bucket, or refuse as strict mode does."""
@@ -479,7 +490,8 @@ class Fault:
         self._left, self._at = min(bucket, self._left + (now - self._at) * per_s), now
         if points > bucket:
             raise RefusedError(
-                Code.RESOURCE_EXHAUSTED, "Rate limiting exceeded: larger than the limit; please try to split"
+                Code.RESOURCE_EXHAUSTED,
+                "Rate limiting exceeded: Write rate limit exceeded, larger than the limit; try to split",
             )
         if points > self._left:
             wait_s = str(math.ceil((points - self._left) / per_s))
@@ -505,9 +517,10 @@ class Fault:
 class Handler(grpc.GenericRpcHandler):
     """Finds the call that a path names, and answers for it; one call at a time, unless a fault delays it."""
 
-    def __init__(self, service: Service, api_key: str | None) -> None:
+    def __init__(self, service: Service, api_key: str | None, read_only_key: str | None) -> None:
         self._service = service
         self._api_key = api_key
+        self._read_only_key = read_only_key
         self._faults: list[Fault] = []
         self._calls: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -596,10 +609,15 @@ class Handler(grpc.GenericRpcHandler):
 
     def _check_key(self, path: str, context: grpc.ServicerContext) -> None:
         given = dict(context.invocation_metadata()).get("api-key")
-        if self._api_key and path != "Qdrant/HealthCheck" and given != self._api_key:
-            raise RefusedError(
-                Code.UNAUTHENTICATED, "Must provide an API key or an Authorization bearer token"
-            )
+        if not self._api_key or path == "Qdrant/HealthCheck" or given == self._api_key:
+            return
+        if given is None:
+            said = "Must provide an API key or an Authorization bearer token"
+            raise RefusedError(Code.UNAUTHENTICATED, said)
+        if given != self._read_only_key:
+            raise RefusedError(Code.UNAUTHENTICATED, "Invalid API key or JWT")
+        if path not in READING:
+            raise RefusedError(Code.PERMISSION_DENIED, "Forbidden: Global manage access is required")
 
 
 def main() -> None:
@@ -607,13 +625,15 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--path", type=Path, required=True)
     parser.add_argument("--api-key")
+    parser.add_argument("--read-only-key")
     parser.add_argument("--version", default="1.17.0")
     parser.add_argument(
         "--certificate", type=Path, help="a key and its certificates in PEM: speaks TLS alone"
     )
     asked = parser.parse_args()
     server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)])
-    server.add_generic_rpc_handlers([Handler(Service(asked.path, asked.version), asked.api_key)])
+    service = Service(asked.path, asked.version)
+    server.add_generic_rpc_handlers([Handler(service, asked.api_key, asked.read_only_key)])
     place = f"127.0.0.1:{asked.port}"
     if asked.certificate:
         pem = asked.certificate.read_bytes()

@@ -165,6 +165,17 @@ async def test_settings_that_cannot_be_put_back_stay_in_the_state_file(place, ta
     assert links(target) == M  # before the run was refused
 
 
+def test_an_index_is_not_done_before_a_change_is_taken_up(target: Target) -> None:
+    """Green at first: a server that has not taken it up yet is done with what it had to do before."""
+    watch, colors = index_watch.Watch(target, looks=2), ("green", "yellow", "green", "green")
+    judged = [
+        watch.judge(index_watch.Condition(color, "", 0, 5, 5), at_s) for at_s, color in enumerate(colors)
+    ]
+    wait, done = index_watch.Verdict.WAIT, index_watch.Verdict.DONE
+    assert judged == [wait, wait, wait, done]
+    assert index_watch.Watch(target).judge(index_watch.Condition("green", "", 0, 5, 5), 0.0) is done
+
+
 async def test_waits_until_the_index_is_built(place, target, qdrant_server, monkeypatch):
     monkeypatch.setattr(index_watch, "LOOK_S", (0.05, 0.05))
     qdrant_server.script(

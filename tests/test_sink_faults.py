@@ -27,6 +27,14 @@ WAL_FULL = {
     "code": "INTERNAL",
     "detail": "Service internal error: No space left on device: WAL buffer size exceeds available disk space",
 }
+NO_MEMORY = {"code": "INTERNAL", "detail": "Service internal error: Out of memory, free: 4096, IO Error"}
+NODES_AWAY = [
+    "1 out of 3 shards failed to apply operation. First error captured: Service internal error: Tonic status"
+    " error: status: Unavailable, message: 'tcp connect error'",
+    "The replica set for shard 2 on peer 7 has no active replica",
+    "Failed to apply operation to at least one `Active` replica. Consistency of this update is not"
+    " guaranteed. Please retry. ",
+]
 Upsert = Callable[..., list[Refusal]]
 
 
@@ -85,6 +93,7 @@ def holds(target: Target, count: int, without: tuple[int, ...] = ()) -> bool:
         (LIMITED, "rate_limited"),
         (FULL, "server_full"),
         (WAL_FULL, "server_full"),
+        (NO_MEMORY, "server_full"),
         ({"status": "WaitTimeout"}, "server_unavailable"),
         ({"status": "Acknowledged"}, "server_unavailable"),
     ],
@@ -151,8 +160,13 @@ def test_a_batch_larger_than_the_rate_limit_is_split(sink: ServerSink, qdrant_se
     [
         {"code": "RESOURCE_EXHAUSTED", "detail": "Received message larger than max"},
         {"code": "UNKNOWN", "detail": "Received http2 header with status: 413"},
+        {
+            "code": "INVALID_ARGUMENT",
+            "detail": 'Bad request: Limit exceeded 40 > 20 for "upsert limit". Help: Reduce the'
+            ' "upsert limit" parameter to or below 20.',
+        },
     ],
-    ids=["gRPC", "proxy"],
+    ids=["gRPC", "proxy", "strict mode"],
 )
 def test_a_message_too_large_for_what_lies_between_is_split(
     sink: ServerSink, qdrant_server: QdrantServer, fault: dict
@@ -307,6 +321,31 @@ def test_an_error_inside_the_server_is_tried_a_few_times_only(
     assert qdrant_server.calls() == 4
 
 
+def test_a_node_of_the_cluster_that_is_away_is_waited_for(
+    sink: ServerSink, waits: list[Wait], qdrant_server: QdrantServer
+) -> None:
+    for detail in NODES_AWAY:
+        qdrant_server.fault(code="INTERNAL", detail=f"Service internal error: {detail}", times=2)
+    assert write(sink, 10) == []
+    assert [wait.kind for wait in waits] == ["server_unavailable"] * 6
+    assert holds(sink.target, 10)
+
+
+def test_a_key_that_may_only_read_is_told(tmp_path: Path) -> None:
+    with QdrantServer(tmp_path / "server", "--api-key", "sesame", "--read-only-key", "glass") as server:
+        target = served(server, api_key="sesame")
+        reading = replace(target, api_key="glass")
+        with pytest.raises(ConfigError, match=r"does not permit this.*Global manage access is required"):
+            make(reading)
+        make(target)
+        with (
+            sink_of(reading, []) as sink,
+            pytest.raises(ConfigError, match="set QDRANT_API_KEY to one that does"),
+        ):
+            write(sink, 1)
+        assert holds(reading, 0)
+
+
 def test_a_wrong_key_ends_the_run_at_once(tmp_path: Path) -> None:
     with QdrantServer(tmp_path / "server", "--api-key", "sesame") as server:
         target = served(server, api_key="sesame")
@@ -347,3 +386,19 @@ def test_deletes_are_tried_again(sink: ServerSink, waits: list[Wait], qdrant_ser
     sink.delete(ids_of(4))
     assert len(waits) == 3
     assert sink.count() == 6
+
+
+def test_more_deletes_than_the_rate_limit_bears_are_split(
+    sink: ServerSink, qdrant_server: QdrantServer
+) -> None:
+    write(sink, 50)
+    qdrant_server.fault("Points/Delete", bucket=15, per_s=10_000)
+    sink.delete(ids_of(40))
+    assert sink.count() == 10
+
+
+def test_a_delete_that_is_refused_ends_the_run(sink: ServerSink, qdrant_server: QdrantServer) -> None:
+    qdrant_server.fault("Points/Delete", code="INVALID_ARGUMENT", detail="Bad request: not now", every=True)
+    with pytest.raises(SinkError, match="refuses to delete points: Bad request: not now"):
+        sink.delete(ids_of(40))
+    assert qdrant_server.calls("Points/Delete") == 1

@@ -130,7 +130,7 @@ async def finish(job: Job) -> None:
 async def wait_for_index(job: Job) -> None:
     """Look again and again until the server has nothing left to do, the run is stopped, or nothing moves."""
     target, loop = wiring.target_of(job.settings, job.spec), asyncio.get_running_loop()
-    watch = Watch(target)
+    watch = Watch(target, looks=2)
     while not job.stop.is_set():
         now = await in_thread(job, target, lambda index: index.condition())
         verdict = watch.judge(now, loop.time())

@@ -250,3 +250,6 @@ class RefusedError(SinkError):
         super().__init__(kind, detail)
         self.kind = kind
         self.detail = detail
+
+    def __str__(self) -> str:
+        return self.detail

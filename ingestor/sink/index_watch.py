@@ -59,12 +59,18 @@ class Verdict(Enum):
 class Watch:
     """Judges one look after the other.
 
+    Args:
+        target: whose index it is.
+        looks: that have to find it done, one after the other. After a change of settings it takes two: new
+            servers, and the other nodes of a cluster, take it up in their own time, and are done until then.
+
     Attributes:
         pause_s: how long to wait for the next look.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, looks: int = 1) -> None:
         self._target = target
+        self._looks_left = self._looks = looks
         self._seen: Condition | None = None
         self._since = 0.0
         self._woken = -WAKE_S
@@ -82,7 +88,8 @@ class Watch:
                 f"{self._target}: all points are there, but the server cannot build the index"
                 f" ({now.color}: {now.error or 'it does not say why'}); see to it, then try again"
             )
-        if now.settled:
+        self._looks_left = self._looks_left - 1 if now.settled else self._looks
+        if not self._looks_left:
             return Verdict.DONE
         if now != self._seen:
             self._seen, self._since = now, at_s

@@ -13,7 +13,7 @@ import grpc
 from qdrant_client import grpc as qdrant
 
 from ingestor import framing
-from ingestor.errors import TransientSinkError
+from ingestor.errors import SinkError, TransientSinkError
 from ingestor.records import Points, UInt8s
 from ingestor.sink import REQUEST_BYTES, TOO_LARGE, Float32s, Refusal, RefusedError, Target, requests
 from ingestor.sink.bisect import write_or_bisect
@@ -82,15 +82,28 @@ class ServerSink:
         return refused
 
     def delete(self, ids: UInt8s) -> None:
-        """Delete the points with these ids, uint8[n, 16]."""
+        """Delete the points with these ids, uint8[n, 16]; in parts, where they are too many for a rate limit.
+
+        Raises:
+            SinkError: the server refuses it.
+        """
+        try:
+            self._persist(lambda: self._delete(ids))
+        except RefusedError as error:
+            if error.kind != TOO_LARGE or len(ids) == 1:
+                raise SinkError(f"{self.target}: the server refuses to delete points: {error}") from error
+            middle = len(ids) // 2
+            self.delete(ids[:middle])
+            self.delete(ids[middle:])
+
+    def _delete(self, ids: UInt8s) -> None:
         chosen = qdrant.PointsIdsList(
             ids=[qdrant.PointId(uuid=str(UUID(bytes=row.tobytes()))) for row in ids]
         )
         request = qdrant.DeletePoints(
             collection_name=self.target.collection, wait=True, points=qdrant.PointsSelector(points=chosen)
         )
-        delete = self._connection.points.Delete
-        self._persist(lambda: self._check(self._connection.once(delete, request)))
+        self._check(self._connection.once(self._connection.points.Delete, request))
 
     def flush(self) -> None:
         """Nothing is left to do: what is completed is durable."""

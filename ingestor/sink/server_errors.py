@@ -15,6 +15,14 @@ Code = grpc.StatusCode
 TRANSIENT = (Code.DEADLINE_EXCEEDED, Code.FAILED_PRECONDITION, Code.ABORTED, Code.CANCELLED, Code.UNKNOWN)
 OTHER_VECTORS = re.compile("expected dim|vector name", re.IGNORECASE)
 """Is said where the collection has other vectors than the run, and no point of it will ever do."""
+TOO_MANY = re.compile(r'Limit exceeded \d+ > \d+ for "upsert limit"')
+"""Strict mode's `upsert_max_batchsize`: fewer points at a time will do."""
+NO_ROOM = re.compile("no space left|out of (memory|disk)", re.IGNORECASE)
+OF_A_CLUSTER = re.compile(
+    "please retry|active replica|attempts were rejected|operation cancelled|tonic (status|transport) error",
+    re.IGNORECASE,
+)
+"""Is said, as failures inside, where another node of a cluster is away, which a restart takes minutes for."""
 
 
 class AlreadyThereError(SinkError):
@@ -25,8 +33,13 @@ def error_of(error: grpc.RpcError, target: Target, *, age_s: float = 0.0) -> Exc
     """Our error for one of gRPC's, which came so many seconds ago."""
     code, detail = error.code(), str(error.details())
     place = f"{target.url} (gRPC port {target.grpc_port})"
-    if code in (Code.UNAUTHENTICATED, Code.PERMISSION_DENIED):
+    if code is Code.UNAUTHENTICATED:
         return ConfigError(f"{place}: the server refuses the API key; set QDRANT_API_KEY ({detail})")
+    if code is Code.PERMISSION_DENIED:
+        return ConfigError(
+            f"{place}: the API key does not permit this, or no longer; set QDRANT_API_KEY to one that does"
+            f" ({detail})"
+        )
     if code is Code.UNAVAILABLE:
         return _unavailable(detail, place)
     if code is Code.UNIMPLEMENTED:
@@ -44,8 +57,10 @@ def error_of(error: grpc.RpcError, target: Target, *, age_s: float = 0.0) -> Exc
     if code is Code.RESOURCE_EXHAUSTED:
         return _exhausted(error, detail, place, age_s)
     if code is Code.INTERNAL:
-        if "No space left" in detail:
+        if NO_ROOM.search(detail):
             return _full(place, detail)
+        if OF_A_CLUSTER.search(detail):
+            return TransientSinkError(f"{target}: a part of the cluster is not there: {detail}")
         return ServiceError(f"{target}: the server failed inside: {detail}")
     if "status: 413" in detail:  # what a proxy says of a large request is no answer that gRPC knows
         return RefusedError(TOO_LARGE, detail)
@@ -74,7 +89,7 @@ def _unavailable(detail: str, place: str) -> Exception:
 def _invalid(detail: str, target: Target) -> Exception:
     if OTHER_VECTORS.search(detail):
         return SinkError(f"{target}: its vectors are not the run's any more ({detail}); see who made it anew")
-    return RefusedError("refused", detail)
+    return RefusedError(TOO_LARGE if TOO_MANY.search(detail) else "refused", detail)
 
 
 def _exhausted(error: grpc.RpcError, detail: str, place: str, age_s: float) -> Exception:

@@ -20,6 +20,7 @@ from ingestor.running.generations import own
 from ingestor.sink import Target
 from ingestor.sink.collection import store_of
 from ingestor.sink.server_index import ServerIndex
+from ingestor.watching.report import Report
 from tests.querying import connect, queried
 from tests.running import Workplace, documents, run_here
 
@@ -55,9 +56,14 @@ def target_of(found: Settings) -> Target:
     return wiring.target_of(found, wiring.spec_of(found))
 
 
+def told(report: Report) -> list[str]:
+    """What a run warned of, but for a key that goes over the network in clear: the place is no matter."""
+    return [warning.detail for warning in report.warnings if warning.kind != "key_in_clear"]
+
+
 def test_a_load_with_its_index_put_off(place: Workplace) -> None:
     report = asyncio.run(run_here(place, "qdrant.bulk=on"))
-    assert (report.status, report.warnings) == ("complete", [])
+    assert (report.status, told(report)) == ("complete", [])
     target = target_of(settings())
     with ServerIndex(target) as index:
         assert (index.links(), index.count(), index.condition().settled) == (24, COUNT, True)
@@ -66,9 +72,9 @@ def test_a_load_with_its_index_put_off(place: Workplace) -> None:
     assert there is not None
     assert there.differences(target) == []
     again = asyncio.run(run_here(place, "qdrant.hnsw.m=32", "qdrant.on_disk=true"))
-    told = [warning.detail.partition(": ") for warning in again.warnings]
-    assert [name for name, _, _ in told] == ["qdrant.on_disk", "qdrant.hnsw.m"]
-    assert told[1][2] == "24 there, 32 here"
+    drift = [detail.partition(": ") for detail in told(again)]
+    assert [name for name, _, _ in drift] == ["qdrant.on_disk", "qdrant.hnsw.m"]
+    assert drift[1][2] == "24 there, 32 here"
 
 
 def test_switching_under_readers(place: Workplace, capsys: pytest.CaptureFixture[str]) -> None:
