@@ -22,7 +22,8 @@ depends on what is asked:
 
 `/control/Status` takes what the next `Collections/Get` are to answer before the collection itself is asked
 again: {"updates": 2, "answers": [{"status": "Yellow", "queue": 3}, {"status": "Red", "error": "no space"}]};
-they begin after so many calls of `Collections/Update`. Red stays, and so does Grey until an update.
+they begin after so many calls of `Collections/Update`. Grey stays until an update, and so does Red, for good
+where nothing follows: the server has tried again, and failed again.
 
 `/control/Calls` answers with how often each method was called; `/control/Mend` forgets faults,
 `/control/Reset` also calls, collections and aliases. The optimizer is a pretence: where `m` rises from 0, the
@@ -259,7 +260,8 @@ class Service:
 
     def update(self, request: qdrant.UpdateCollection) -> qdrant.CollectionOperationResponse:
         self._of(request).change(request)
-        if self.answers and not self.updates and self.answers[0]["status"] == "Grey":
+        first = self.answers[0]["status"] if self.answers and not self.updates else ""
+        if first == "Grey" or (first == "Red" and len(self.answers) > 1):
             self.answers.pop(0)
         self.updates = max(0, self.updates - 1)
         return qdrant.CollectionOperationResponse(result=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestor.errors import IdentityMismatchError
+from ingestor.errors import IdentityMismatchError, SinkError
 from ingestor.running import bulk
 from ingestor.sink import Target, index_watch
 from ingestor.sink.server_index import ServerIndex
@@ -191,10 +191,26 @@ async def test_waits_until_the_index_is_built(place, target, qdrant_server, monk
         assert index.condition().settled
 
 
-async def test_index_that_cannot_be_built(place, target, qdrant_server):
+async def test_index_that_cannot_be_built(place, target, qdrant_server, monkeypatch):
+    monkeypatch.setattr(index_watch, "AGAIN_S", 0.5)
     qdrant_server.script({"status": "Red", "error": "no space left for segments"}, updates=2)
     assert "no space left for segments" in str(await failing(place))
     assert (links(target), len(place.recorded())) == (M, 300)
+
+
+def test_a_server_that_is_red_may_try_once_more(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_watch, "AGAIN_S", 3.0)
+    watch, red = index_watch.Watch(target), index_watch.Condition("red", "no room", 0, 5, 0)
+    assert watch.judge(red, 100.0) is index_watch.Verdict.WAKE
+    assert watch.judge(red, 102.0) is index_watch.Verdict.WAIT
+    with pytest.raises(SinkError, match="red: no room"):
+        watch.judge(red, 103.0)
+
+
+async def test_index_that_failed_for_want_of_room_is_tried_again(place, qdrant_server):
+    qdrant_server.script({"status": "Red", "error": "no space left"}, {"status": "Yellow"}, updates=2)
+    assert (await run_here(place)).status == "complete"
+    assert qdrant_server.calls("Collections/Update") == 3  # put off, put back, woken
 
 
 async def test_stop_while_the_index_is_built(place, target, qdrant_server):

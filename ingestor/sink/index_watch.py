@@ -12,6 +12,8 @@ LOOK_S = (0.2, 5.0)
 """First and longest pause between two looks."""
 WAKE_S = 60.0
 """A server that is grey is woken so often."""
+AGAIN_S = 3.0
+"""A server that is red and was woken gets so long to try again."""
 PATIENCE_S = 3600.0
 """An index that shows no progress for so long is left to the server."""
 
@@ -74,15 +76,23 @@ class Watch:
         self._seen: Condition | None = None
         self._since = 0.0
         self._woken = -WAKE_S
+        self._again_s: float | None = None
         self.pause_s = LOOK_S[0] / 2
 
     def judge(self, now: Condition, at_s: float) -> Verdict:
         """Judge what was seen at a moment, in seconds of any clock.
 
+        A server that is red stays so when what it lacked is there again, until it is woken; so it is, once.
+
         Raises:
             SinkError: the server cannot build the index.
         """
         self.pause_s = min(2 * self.pause_s, LOOK_S[1])
+        if now.failed and self._again_s is None:
+            self._again_s = at_s
+            return Verdict.WAKE
+        if now.failed and at_s - (self._again_s or 0.0) < AGAIN_S:
+            return Verdict.WAIT
         if now.failed:
             raise SinkError(
                 f"{self._target}: all points are there, but the server cannot build the index"

@@ -59,7 +59,7 @@ class ServerIndex:
         return Condition(color, info.optimizer_status.error, *map(int, counts))
 
     def wake(self) -> None:
-        """Have the server go on with what it left when it was restarted."""
+        """Have the server go on with what it left when it was restarted, or when it failed."""
         self._update(optimizers_config=qdrant.OptimizersConfigDiff())
 
     def _update(self, **what: Any) -> None:
