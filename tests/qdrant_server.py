@@ -27,7 +27,8 @@ where nothing follows: the server has tried again, and failed again.
 
 `/control/Calls` answers with how often each method was called; `/control/Mend` forgets faults,
 `/control/Reset` also calls, collections and aliases. The optimizer is a pretence: where `m` rises from 0, the
-collection is yellow the next few times that it is looked at. Not here: update queue, strict mode, replicas.
+collection is yellow the next few times that it is looked at. Not here: update queue, replicas, and
+most of strict mode.
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ class Collection:
         before = self.hnsw().m
         self.asked.hnsw_config.MergeFrom(asked.hnsw_config)
         self.asked.optimizers_config.MergeFrom(asked.optimizers_config)
+        self.asked.strict_mode_config.MergeFrom(asked.strict_mode_config)
         for name in ("replication_factor", "write_consistency_factor"):
             if asked.params.HasField(name):
                 setattr(self.asked, name, getattr(asked.params, name))
@@ -137,6 +139,14 @@ class Collection:
             for name, one in self.vectors().items()
         }
         return edge.EdgeConfig(vectors=params.get("", params))
+
+    def check_strictly(self, points: int) -> None:
+        """Refuse more points than strict mode lets pass at a time: the one limit of it that is kept here."""
+        strict = self.asked.strict_mode_config
+        if strict.enabled and 0 < (most := strict.upsert_max_batchsize) < points:
+            said = f'Limit exceeded {points} > {most} for "upsert limit"'
+            advice = f'Reduce the "upsert limit" parameter to or below {most}.'
+            raise RefusedError(Code.INVALID_ARGUMENT, f"Bad request: {said}. Help: {advice}")
 
     def point(self, point: qdrant.PointStruct) -> edge.Point:
         """A point as the engine takes it; refuses other dimensions, as servers do since 1.18.3."""
@@ -356,6 +366,7 @@ class Service:
 
     def upsert(self, request: qdrant.UpsertPoints) -> qdrant.PointsOperationResponse:
         collection = self._of(request)
+        collection.check_strictly(len(request.points))
         points = [collection.point(point) for point in request.points]
         collection.shard.update(edge.UpdateOperation.upsert_points(points))
         return completed() if request.wait else acknowledged()

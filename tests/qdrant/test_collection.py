@@ -24,7 +24,11 @@ from ingestor.watching.report import Report
 from tests.querying import connect, queried
 from tests.running import Workplace, documents, run_here
 
-pytestmark = [pytest.mark.qdrant, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.qdrant,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection"),
+]
 
 COUNT = 2000
 OTHER = "source.metadata_fields=[]"
