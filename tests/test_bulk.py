@@ -213,6 +213,30 @@ async def test_index_that_failed_for_want_of_room_is_tried_again(place, qdrant_s
     assert qdrant_server.calls("Collections/Update") == 3  # put off, put back, woken
 
 
+async def test_server_that_is_silent_while_it_builds(place, target, monkeypatch):
+    monkeypatch.setattr(index_watch, "LOOK_S", (0.05, 0.05))
+    answer, looks = ServerIndex.condition, []
+
+    def condition(index: ServerIndex) -> index_watch.Condition:
+        looks.append(index)
+        if len(looks) < 3:
+            raise SinkError("no answer")
+        return answer(index)
+
+    monkeypatch.setattr(ServerIndex, "condition", condition)
+    assert (await run_here(place)).status == "complete"
+    monkeypatch.setattr(bulk, "AWAY_S", 0.0)
+    monkeypatch.setattr(ServerIndex, "condition", failing_look)
+    place.write("b.jsonl", documents(1, start=300))
+    assert "no answer" in str(
+        await failing(place, "qdrant.collection=another", f"state={place.folder}/another")
+    )
+
+
+def failing_look(_: ServerIndex) -> index_watch.Condition:
+    raise SinkError("no answer")
+
+
 async def test_stop_while_the_index_is_built(place, target, qdrant_server):
     qdrant_server.script(*[{"status": "Yellow"}] * 10_000, updates=2)
     stop = asyncio.Event()

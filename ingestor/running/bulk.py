@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import orjson
 
-from ingestor.errors import IngestorError
+from ingestor.errors import IngestorError, SinkError
 from ingestor.running import wiring
 from ingestor.running.job import Job
 from ingestor.sink import Target, index_watch
@@ -30,6 +30,9 @@ KEPT = "bulk"
 """Name in the ledger's meta of what has to be put back."""
 MUCH_TEXT_BYTES = 256 << 20
 """About half a million passages: an index over fewer is built in minutes, whenever it is begun."""
+AWAY_S = 600.0
+"""A server that builds may be silent so long: it answers nobody while it ends what it was building, and may
+have been started again for want of memory."""
 
 
 def puts_off(wanted: Literal["auto", "on", "off"], *, points: int, on_gpu: bool, text_bytes: int) -> bool:
@@ -130,9 +133,16 @@ async def finish(job: Job) -> None:
 async def wait_for_index(job: Job) -> None:
     """Look again and again until the server has nothing left to do, the run is stopped, or nothing moves."""
     target, loop = wiring.target_of(job.settings, job.spec), asyncio.get_running_loop()
-    watch = Watch(target, looks=2)
+    watch, heard = Watch(target, looks=2), loop.time()
     while not job.stop.is_set():
-        now = await in_thread(job, target, lambda index: index.condition())
+        try:
+            now = await in_thread(job, target, lambda index: index.condition())
+        except SinkError:  # nothing is lost by waiting on: all points are there
+            if loop.time() - heard >= AWAY_S:
+                raise
+            await pause(job, index_watch.LOOK_S[1])
+            continue
+        heard = loop.time()
         verdict = watch.judge(now, loop.time())
         if verdict is Verdict.DONE:
             return
@@ -143,9 +153,14 @@ async def wait_for_index(job: Job) -> None:
         if verdict is Verdict.WAKE:
             await in_thread(job, target, lambda index: index.wake())
         job.progress.note = f"building the search index, {now}"
-        with suppress(TimeoutError):
-            async with asyncio.timeout(watch.pause_s):
-                await job.stop.wait()
+        await pause(job, watch.pause_s)
+
+
+async def pause(job: Job, seconds: float) -> None:
+    """Wait, or until the run is stopped."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await job.stop.wait()
 
 
 async def in_thread(job: Job, target: Target, work: Callable[[Any], T]) -> T:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from qdrant_client import grpc as qdrant
 
-from ingestor.errors import SinkError
+from ingestor.errors import NothingThereError, SinkError
 from ingestor.sink import RefusedError, Target
 from ingestor.sink.connection import Connection
 from ingestor.sink.index_watch import Condition
@@ -49,11 +49,12 @@ class ServerIndex:
         """How far the index is.
 
         Raises:
-            SinkError: the collection is gone, or the server cannot be asked.
+            NothingThereError: the collection is gone.
+            SinkError: the server cannot be asked.
         """
         info = info_of(self._connection)
         if info is None:
-            raise SinkError(f"{self._target}: it was dropped meanwhile")
+            raise NothingThereError(f"{self._target}: it was dropped meanwhile")
         color = qdrant.CollectionStatus.Name(info.status).lower()
         counts = info.update_queue.length, info.points_count, info.indexed_vectors_count
         return Condition(color, info.optimizer_status.error, *map(int, counts))
