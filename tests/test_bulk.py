@@ -207,7 +207,14 @@ def test_a_server_that_is_red_may_try_once_more(target: Target, monkeypatch: pyt
         watch.judge(red, 103.0)
 
 
-async def test_index_that_failed_for_want_of_room_is_tried_again(place, qdrant_server):
+async def test_index_that_failed_for_want_of_room_is_tried_again(place, qdrant_server, monkeypatch):
+    wake = ServerIndex.wake
+
+    def wake_late(index: ServerIndex) -> None:
+        wake(index)
+        raise SinkError("deadline_exceeded")  # it was heard all the same
+
+    monkeypatch.setattr(ServerIndex, "wake", wake_late)
     qdrant_server.script({"status": "Red", "error": "no space left"}, {"status": "Yellow"}, updates=2)
     assert (await run_here(place)).status == "complete"
     assert qdrant_server.calls("Collections/Update") == 3  # put off, put back, woken

@@ -151,7 +151,8 @@ async def wait_for_index(job: Job) -> None:
             job.warn(KEPT, [f"the index showed no progress for {minutes:.0f} minutes; `check` looks again"])
             return
         if verdict is Verdict.WAKE:
-            await in_thread(job, target, lambda index: index.wake())
+            with suppress(SinkError):  # it answers when what it is building has stopped, which may be late
+                await in_thread(job, target, lambda index: index.wake())
         job.progress.note = f"building the search index, {now}"
         await pause(job, watch.pause_s)
 
