@@ -101,7 +101,7 @@ def ingest(folder: Path) -> tuple[float, list[Sample]]:
 
     def watch() -> None:
         while not over.wait(0.5):
-            samples.append(look(progress.documents))
+            samples.append(look(progress.tally.indexed))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
