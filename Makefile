@@ -43,7 +43,7 @@ bench: $(BIN)/.dev
 	@for script in benchmarks/*.py; do echo "--- $$script" >&2; $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf .venv .ingestor .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(QUICKSTART) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The environment is made once, and again when what it is made from changes.
 $(BIN)/python:
@@ -51,9 +51,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 $(BIN)/.quickstart: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[quickstart]"
+	@echo "--- Packages into .venv: about 2 GB when installed, some minutes"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[quickstart]"
 	@touch $@
 
 $(BIN)/.dev: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@echo "--- Packages into .venv: 2 to 3 GB when installed, some minutes"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@ $(BIN)/.quickstart

@@ -212,6 +212,27 @@ def test_shell_lines_are_known(page):
                 assert first in ("export", "nsys", ".venv/bin/python"), line
 
 
+def made(*targets: str) -> str:
+    """The commands that make would run."""
+    done = subprocess.run(
+        ["make", "-n", "BIN=nowhere", *targets], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_clean_leaves_what_is_the_users_own():
+    assert made("clean").split()[:2] == ["rm", "-rf"]
+    assert ".ingestor/quickstart" in made("clean").split()
+    assert ".ingestor" not in made("clean").split()
+
+
+@pytest.mark.parametrize("target", ["quickstart", "test"])
+def test_minutes_of_installation_are_announced(target):
+    lines = made(target).splitlines()
+    [install] = [number for number, line in enumerate(lines) if "pip install" in line]
+    assert re.search(r"echo .*GB.*minutes", lines[install - 1])
+
+
 @pytest.mark.slow
 def test_readme_runs(tmp_path):
     """The README's own configuration and commands, over documents, with a model that needs no hub."""

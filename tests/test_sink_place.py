@@ -132,6 +132,15 @@ def test_a_key_that_anybody_can_read_is_told(url: str, told: bool) -> None:
     assert list(remarks(replace(target, api_key=None))) == []
 
 
+@pytest.mark.parametrize("url", [None, "http://localhost:6333"])
+@pytest.mark.parametrize(("datatype", "told"), [("uint8", True), ("float16", False), (None, False)])
+def test_vectors_that_would_become_zero_are_told(
+    tmp_path: Path, url: str | None, datatype: str | None, told: bool
+) -> None:
+    kinds = [kind for kind, _ in remarks(embedded(tmp_path, url=url, datatype=datatype))]
+    assert ("lossy_datatype" in kinds) == told
+
+
 def test_a_run_warns_at_once_and_in_its_report(tmp_path: Path) -> None:
     place_ = Workplace(tmp_path, qdrant={"shard_number": 3})
     place_.write("a.jsonl", documents(3))

@@ -16,6 +16,12 @@ OF_SERVERS = ("shard_number", "replication_factor", "write_consistency_factor")
 
 def remarks(target: Target) -> Iterator[tuple[str, str]]:
     """(kind, detail) of each, as in the report's warnings."""
+    if target.datatype == "uint8":
+        yield (
+            "lossy_datatype",
+            "qdrant.datatype: uint8 keeps whole numbers from 0 to 255, and makes vectors of unit length zero"
+            " nearly all over; set float16, or qdrant.quantization for less memory",
+        )
     if target.url:
         if target.api_key and _shows_key(target.url):
             yield (
