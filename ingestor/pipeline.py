@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, suppress
 from ingestor.config.settings import RunOptions, Settings
 from ingestor.errors import IngestorError, WorkerDiedError
 from ingestor.running import adoption, bulk, wiring
-from ingestor.running.account import begin_account, fill_account
+from ingestor.running.account import advise, begin_account, fill_account
 from ingestor.running.dry_run import Nowhere
 from ingestor.running.job import Job, OpenPool, check_identity, open_job
 from ingestor.running.opening import open_encoder, open_sinks, unless_stopped
@@ -137,6 +137,7 @@ async def _work(job: Job, report: Report) -> None:
     begin_account(job, report, plan)
     await _look_at_target(job)
     await read_shards(job, plan.shards)
+    await advise(job, plan)
     if options.limit is None and not job.stop.is_set():
         await _sort_out(job, report)
         if not tally.shard_errors and not job.stop.is_set():

@@ -297,6 +297,22 @@ def test_what_was_refused_is_named_with_its_place(place):
 
 
 @pytest.mark.whole
+def test_a_run_without_one_document_says_which_fields_there_are(tmp_path):
+    place = Workplace(tmp_path)
+    place.write("a.jsonl", [{"sku": 1, "headline": "a river"}, {"sku": 2, "headline": "a mountain"}])
+    place.configure(source={"id_field": "sku"})
+    ended = place.run(code=3)
+    assert ended.documents == {"rejected": 2}
+    assert "a.jsonl:1: missing_text: no 'text'" in ended.err
+    advice = "set source.text_field and source.id_field (there are: sku, headline)"
+    assert f"a.jsonl: no_document: not one record became a document; {advice}" in ended.err
+    assert "mend the settings and run again" in ended.err
+    place.write("b.jsonl", documents(1))
+    place.configure()
+    assert "no_document" not in place.run(code=3).err
+
+
+@pytest.mark.whole
 def test_mirror_deletes_nothing_while_a_pattern_matches_nothing(place):
     both = json.dumps(["shards/a*.jsonl", "shards/b*.jsonl"])
     settings = ("--set", f"source.paths={both}", "--set", "source.sync=mirror")

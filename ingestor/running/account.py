@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 from ingestor.running.job import Job
+from ingestor.running.sampling import beginnings
+from ingestor.sources.advice import OF_FIELDS, on_fields
 from ingestor.state.ledger import Plan
-from ingestor.watching.report import Refused, Remark, Report
+from ingestor.watching.report import NO_DOCUMENT, Refused, Remark, Report
 from ingestor.watching.tally import WARNINGS_KEPT
 
 
@@ -23,6 +27,17 @@ def begin_account(job: Job, report: Report, plan: Plan) -> None:
     job.progress.limit, job.progress.passed = job.options.limit, tally.read
     job.progress.shards_total = len(plan.shards)
     job.progress.bytes_total = sum(shard.size for shard in plan.shards)
+
+
+async def advise(job: Job, plan: Plan) -> None:
+    """Warn where not one record became a document, and the settings name fields that are not there."""
+    tally = job.tally
+    if tally.read or not tally.refused or OF_FIELDS.isdisjoint(tally.rejected):
+        return
+    name = tally.refused[0].shard
+    async with aclosing(beginnings(job, [shard for shard in plan.shards if shard.name == name])) as blocks:
+        first = await anext(blocks, None)
+    tally.warn(name, NO_DOCUMENT, f"not one record became a document; {on_fields(tally.rejected, first)}")
 
 
 async def fill_account(job: Job, report: Report, seconds: float) -> None:

@@ -32,7 +32,7 @@ async def take(job: Job, shards: Sequence[Shard], first: ChunkBlock | None) -> l
     found: list[Int32s] = []
     workers = await open_workers(job)
     options = replace(prepare_options(job), full=True)
-    async with aclosing(_beginnings(job, shards)) as blocks:
+    async with aclosing(beginnings(job, shards)) as blocks:
         async for block in blocks:
             _, chunks = await answer(workers, submit(workers, prepare_block, options, block, None), PROCESS)
             found += chunks_of(chunks)
@@ -44,7 +44,7 @@ def chunks_of(block: ChunkBlock) -> list[Int32s]:
     return np.split(block.tokens, block.offsets[1:-1]) if len(block.points) else []
 
 
-async def _beginnings(job: Job, shards: Sequence[Shard]) -> AsyncGenerator[RawBlock, None]:
+async def beginnings(job: Job, shards: Sequence[Shard]) -> AsyncGenerator[RawBlock, None]:
     """The first blocks of some shards, spread over all; fewer shards give more of each."""
     chosen = spread(shards, BLOCKS)
     source, most = job.settings.source, BLOCKS // max(1, len(chosen))

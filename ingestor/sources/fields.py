@@ -94,7 +94,7 @@ def _text(record: dict[str, Any], paths: tuple[str, ...]) -> str:
         elif value is not MISSING and value is not None:
             raise RecordError("text_not_string", f"{path} is {_seen(value)}, not a string")
     if not texts:
-        raise RecordError("missing_text", f"no {' nor '.join(paths)}")
+        raise RecordError("missing_text", f"no {' nor '.join(map(repr, paths))}")
     return texts[0] if len(texts) == 1 else "\n\n".join(text for text in texts if text)
 
 

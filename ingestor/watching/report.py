@@ -17,6 +17,8 @@ from ingestor.encoding.quality import Quality
 from ingestor.errors import IngestorError
 
 ON_DEVICE = ("prefetch", "encode", "copy_out")
+NO_DOCUMENT = "no_document"
+"""A warning: nothing that was read became a document."""
 SHOWN = 3
 """How many shard errors and warnings the text names; the JSON has all."""
 
@@ -228,9 +230,10 @@ class Report:
         if len(self.refused) > SHOWN:
             yield "refused", f"and more; --report FILE has {len(self.refused):,} of them"
         if self.failures_open:
+            mend = "settings" if any(warning.kind == NO_DOCUMENT for warning in self.warnings) else "shards"
             yield (
                 "failures",
-                f"{self.failures_open:,} open; `failures` lists them: mend the shards and run again, or raise"
+                f"{self.failures_open:,} open; `failures` lists them: mend the {mend} and run again, or raise"
                 " failures.tolerate",
             )
         if self.documents.withheld:

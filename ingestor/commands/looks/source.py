@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import orjson
-
 from ingestor.commands.looks import OK, WARN, Known, Look
 from ingestor.commands.looks.sample import Sample, take
 from ingestor.config.settings import Settings
@@ -14,6 +12,7 @@ from ingestor.errors import ConfigError
 from ingestor.records import Shard
 from ingestor.running import wiring
 from ingestor.sink.place import free_bytes
+from ingestor.sources.advice import on_fields
 from ingestor.sources.listing import no_shards
 from ingestor.sources.remote import Remote
 from ingestor.state.identity import salt_of
@@ -23,9 +22,6 @@ from ingestor.watching.words import duration, short
 FIRST_NAMES = 3
 MANY_REFUSED = 0.05
 """Share of the records from which on the settings are to be doubted, and not the source."""
-FIELDS_NAMED = 12
-OF_FIELDS = {"missing_text", "text_not_string", "empty_text", "bad_id"}
-"""What is refused so where the settings name fields that are not there."""
 
 
 def shards(known: Known) -> Look:
@@ -56,13 +52,12 @@ def records(known: Known) -> Look:
         yield WARN, f"{shard}: {kind}: {detail}; mend or remove it, a run ends with exit code 3"
     for shard, kind, detail in sample.warnings[:FIRST_NAMES]:
         yield WARN, f"{shard}: {kind}: {detail}"
+    advice = on_fields({failure.kind for failure in sample.failures}, sample.first)
     if seen and not sample.documents + sample.duplicates:
-        raise ConfigError(
-            f"none of the first {seen:,} records can be used: {_kinds(sample)}{_advice(sample)}"
-        )
+        raise ConfigError(f"none of the first {seen:,} records can be used: {_kinds(sample)}; {advice}")
     if refused:
-        advice = _advice(sample) if refused > MANY_REFUSED * seen else "; a run ends with exit code 3"
-        yield WARN, f"{refused:,} of the first {seen:,} records are refused: {_kinds(sample)}{advice}"
+        advice = advice if refused > MANY_REFUSED * seen else "a run ends with exit code 3"
+        yield WARN, f"{refused:,} of the first {seen:,} records are refused: {_kinds(sample)}; {advice}"
     if not seen and not sample.errors:
         yield WARN, f"no records in the first {sample.shards:,} shards; are they empty?"
         return
@@ -89,26 +84,6 @@ def _kinds(sample: Sample) -> str:
         return said
     first = sample.failures[0]
     return f"{said}; the first is {first.shard}:{first.place}: {first.detail}"
-
-
-def _advice(sample: Sample) -> str:
-    """What to set, where it is the settings' fault."""
-    kinds = {failure.kind for failure in sample.failures}
-    names = _field_names(sample)
-    if not kinds & OF_FIELDS or not names:
-        return "; see source.format, source.text_field and source.id_field"
-    return f"; set source.text_field and source.id_field (there are: {', '.join(names[:FIELDS_NAMED])})"
-
-
-def _field_names(sample: Sample) -> list[str]:
-    """The fields of the first record, where a line is an object."""
-    if sample.first is None or sample.first.format != "jsonl":
-        return []
-    try:
-        record = orjson.loads(sample.first.data.split(b"\n", 1)[0])
-    except orjson.JSONDecodeError:
-        return []
-    return [str(name) for name in record] if isinstance(record, dict) else []
 
 
 def estimate(known: Known) -> Look:
