@@ -105,7 +105,10 @@ def run(
         bool, typer.Option("--dry-run", help="Read, chunk and count; write nothing but the files asked for.")
     ] = False,
     chunks: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --dry-run: each chunk as a JSON line.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --dry-run: each new chunk as a JSON line; with --full, each chunk."
+        ),
     ] = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report there, as JSON.")

@@ -105,6 +105,10 @@ class Launch:
         told = in_words(failure) if failure else ""
         if failure is None:
             self._say("report", report.text(), **report.to_dict())
+            if self._options.chunks and not self._options.full and (kept := report.documents.unchanged):
+                self._say(
+                    "chunks", f"{kept:,} unchanged documents are not cut again; --full shows all chunks"
+                )
         else:
             self._say("error", told)
         for problem in self._write_reports(report, told):

@@ -17,7 +17,7 @@ from ingestor.config.settings import RunOptions, Settings
 from ingestor.errors import IngestorError, WorkerDiedError
 from ingestor.running import adoption, bulk, wiring
 from ingestor.running.account import advise, begin_account, fill_account
-from ingestor.running.dry_run import Nowhere
+from ingestor.running.dry_run import Nowhere, begin_chunks
 from ingestor.running.job import Job, OpenPool, check_identity, open_job
 from ingestor.running.opening import open_encoder, open_sinks, unless_stopped
 from ingestor.running.passes import read_shards
@@ -136,6 +136,8 @@ async def _work(job: Job, report: Report) -> None:
     await job.in_ledger(ledger.failures.set_listing, job.listing.errors)
     begin_account(job, report, plan)
     await _look_at_target(job)
+    if options.chunks and not plan.shards:
+        begin_chunks(options.chunks)  # else an older file would look like this run's
     await read_shards(job, plan.shards)
     await advise(job, plan)
     if options.limit is None and not job.stop.is_set():

@@ -153,6 +153,17 @@ def test_errors_of_a_reading_and_of_the_listing(ledger, tmp_path):
     assert ledger.failures.count() == 0
 
 
+def test_a_failure_keeps_the_time_when_it_was_first_met(ledger, tmp_path, monkeypatch):
+    for moment, kind in ((10.0, "bad_json"), (20.0, "bad_json"), (30.0, "bad_id")):
+        monkeypatch.setattr("time.time", lambda now=moment: now)
+        [shard] = ledger.plan(listing(a="1"), b"salt", retry=True).shards
+        ledger.failures.set_listing([("private", "unreadable", "Permission denied")])
+        ledger.record(Writes(failures=[(Failure("a", 7, kind, "no"), shard.key)]))
+        ledger.finish(shard)
+        times = [one.time for one in read_failures(tmp_path / "state.sqlite3")]
+        assert times == [10.0 if kind == "bad_json" else 30.0, 10.0]
+
+
 def test_shards_with_open_failures_are_read_again_when_asked(ledger):
     for shard in ledger.plan(listing(a="1", b="1"), b"").shards:
         ledger.finish(shard)

@@ -114,6 +114,12 @@ def test_dry_run_shows_the_chunks_and_what_would_be_done(place):
     order = [int(chunk["document"][1:]) for chunk in chunks]
     assert order == sorted(order)
 
+    again = place.run("--dry-run", "--chunks", "chunks.jsonl")
+    assert (place.folder / "chunks.jsonl").read_text() == ""
+    assert "60 unchanged documents are not cut again; --full shows all chunks" in again.err
+    assert "--full" not in place.run("--dry-run", "--chunks", "chunks.jsonl", "--full").err
+    assert len((place.folder / "chunks.jsonl").read_text().splitlines()) == len(chunks)
+
     place.write("a.jsonl", documents(30))  # what left the source is kept, for `sync` is append
     for options in (("--dry-run",), ()):
         ended = place.run(*options)

@@ -29,6 +29,12 @@ class Nowhere:
         pass
 
 
+def begin_chunks(file: Path) -> None:
+    """Empty the file, or make it."""
+    with naming(file):
+        file.write_bytes(b"")
+
+
 async def write_chunks(
     blocks: AsyncIterator[ChunkBlock], *, file: Path | None, written: set[str]
 ) -> AsyncGenerator[Applied, None]:

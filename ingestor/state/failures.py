@@ -16,8 +16,8 @@ from ingestor.state.lookup import LEFT, existing_state, open_to_read, state_erro
 WHOLE = 0
 """Place of what is wrong with a shard as a whole; records have places from 1. Further errors go below it."""
 
-EARLIER = -1
-"""In place of the key of a reading that another will replace."""
+EARLIER, LISTED = -1, -2
+"""In place of the key of a reading, or of a listing, that another will replace."""
 
 SUPERSEDED = """
 SELECT f.shard, f.place FROM failures AS f JOIN shards AS s ON s.name = f.shard AND s.current
@@ -40,7 +40,7 @@ class OpenFailure:
         document: its id, where that is known.
         kind: one of the names in the report.
         detail: what is wrong, in words.
-        time: when it was refused, in seconds since 1970.
+        time: when it was first refused so, in seconds since 1970.
     """
 
     shard: str
@@ -60,10 +60,13 @@ class Failures:
         file.create_function("document_key", 1, document_key, deterministic=True)
 
     def add(self, failures: Sequence[tuple[Failure, int]]) -> None:
-        """Keep failures, each with the key of the reading that it was met in."""
+        """Keep failures, each with the key of the reading that it was met in; one that was there already
+        keeps its time.
+        """
         now = time.time()
         self._file.executemany(
-            "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO failures VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, COALESCE("
+            "(SELECT time FROM failures WHERE shard = ?1 AND place = ?2 AND kind = ?4), ?9))",
             (
                 (f.shard, f.place, reading, f.kind, f.detail, f.document, f.offset, f.rejected, now)
                 for f, reading in failures
@@ -91,8 +94,9 @@ class Failures:
         """
         with self._file:
             self._file.execute("BEGIN IMMEDIATE")
-            self._file.execute("DELETE FROM failures WHERE reading = ?", (LEFT,))
+            self._file.execute("UPDATE failures SET reading = ? WHERE reading = ?", (LISTED, LEFT))
             self.add([(_whole(place, 0, kind, detail), LEFT) for place, kind, detail in errors])
+            self._file.execute("DELETE FROM failures WHERE reading = ?", (LISTED,))
 
     def drop_gone(self) -> None:
         """After a complete listing: what is not listed has nothing to be mended."""
