@@ -134,3 +134,8 @@ class WorkerDiedError(IngestorError):
 
 class DrainTimeoutError(IngestorError):
     """A stopped run could not write in time what it had in hand; nothing is lost but time."""
+
+
+def installing(extra: str) -> str:
+    """How to install what an extra brings, with the package or in a clone of it."""
+    return f"pip install 'ingestor[{extra}]' (in a clone: .venv/bin/pip install -e '.[{extra}]')"

@@ -13,6 +13,7 @@ from types import TracebackType
 from ingestor.errors import LACKS, ConfigError, LockedError, ResourceError, reason
 
 RETRY_S = 0.2
+A_RUN_CAN_WAIT = " (a run can wait for that: --lock-wait SECONDS)"
 
 
 class Lock:
@@ -23,10 +24,17 @@ class Lock:
         self._handle = handle
 
     @classmethod
-    def acquire(cls, path: Path, wait_s: float = 0.0, give_up: Callable[[], bool] = lambda: False) -> Lock:
+    def acquire(
+        cls,
+        path: Path,
+        wait_s: float = 0.0,
+        give_up: Callable[[], bool] = lambda: False,
+        advice: str = "",
+    ) -> Lock:
         """Take the lock, waiting up to `wait_s` seconds and no longer than until `give_up` says so.
 
-        Worker processes do not inherit it: the handle closes on exec.
+        Worker processes do not inherit it: the handle closes on exec. `advice` ends the message where another
+        process holds it.
 
         Raises:
             LockedError: another process holds it.
@@ -38,7 +46,7 @@ class Lock:
         except OSError as error:
             raise refused(path, "made", error) from error
         try:
-            wait_for(handle, path, time.monotonic() + wait_s, give_up)
+            wait_for(handle, path, time.monotonic() + wait_s, give_up, advice)
         except OSError as error:
             os.close(handle)
             raise refused(path, "locked", error) from error
@@ -70,15 +78,12 @@ def refused(path: Path, what: str, error: OSError) -> ConfigError | ResourceErro
     )
 
 
-def wait_for(handle: int, path: Path, until: float, give_up: Callable[[], bool]) -> None:
+def wait_for(handle: int, path: Path, until: float, give_up: Callable[[], bool], advice: str) -> None:
     """Lock the file. It is polled, for a blocking lock has no deadline and cannot be called off."""
     while not try_lock(handle):
         if time.monotonic() >= until or give_up():
             holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise LockedError(
-                f"{path}: held by process {holder}; try again when it has ended"
-                " (a run can wait for that: --lock-wait SECONDS)"
-            )
+            raise LockedError(f"{path}: held by process {holder}; try again when it has ended{advice}")
         time.sleep(RETRY_S)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingestor import cli
+from ingestor.commands.status import model as model_named
 from ingestor.lock import Lock
 
 CONFIG = """
@@ -131,6 +132,7 @@ def test_search_while_another_has_the_collection(ask, folder):
         code, _, err = ask("search", "salt")
     assert code == 5
     assert "small.lock: held by process" in err
+    assert "--lock-wait" not in err  # which is an option of runs
 
 
 def test_status(ask):
@@ -141,3 +143,11 @@ def test_status(ask):
     assert found["identity"]["size"] == 64
     assert found["last_run"]["status"] == "complete"
     assert "documents   3" in ask("status")[1]
+    assert found["model"] == found["identity"]["model"] == "hash:64"
+
+
+def test_a_model_in_a_folder_is_named_beside_its_hash():
+    assert model_named({"model": "sha256:01"}, "models/mine") == "models/mine (sha256:01)"
+    assert model_named({"model": "sha256:01"}, None) == "sha256:01"  # of an older state file
+    assert model_named({"model": "hash:8"}, "hash:8") == "hash:8"
+    assert model_named(None, None) == "not known yet"

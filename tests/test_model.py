@@ -57,6 +57,11 @@ def write(tmp_path: Path) -> Write:
     return model
 
 
+def test_the_folder_within_a_package_is_named() -> None:
+    with pytest.raises(ModelError, match=r"has no config.json; .*; these in it have one: model$"):
+        resolve(PACKAGED.removesuffix("/model"))
+
+
 def test_the_packaged_model() -> None:
     spec = resolve(PACKAGED)
     assert (spec.name, spec.architecture, spec.dimension) == (PACKAGED, "bert", 384)
@@ -188,7 +193,7 @@ OWN_CODE = [{"path": "", "type": "custom_st.Transformer"}]
         ({"config": {"quantization_config": {"bits": 4}}}, "quantized"),
         ({"config": {"hidden_size": None}}, "hidden_size"),
         ({"config": {"model_type": None}}, "names no model_type"),
-        ({"config": None}, "has no config.json"),
+        ({"config": None}, "has no config.json; name the folder"),
         ({"tokenizer": None}, "has no tokenizer.json; save it once"),
         ({"sentence_bert_config": {"query_expansion": {"strategy": "x"}}}, "sets query_expansion to"),
         ({"sentence_bert_config": {"model_args": {"trust_remote_code": True}}}, "sets model_args to"),

@@ -124,6 +124,18 @@ def test_all_parts_are_there(full):
     assert "Padding was 2.0 %" in full
 
 
+def test_the_model_is_told_in_words(tmp_path):
+    made, hashed = Progress(), "sha256:0123"
+    vector = {"model": hashed, "revision": hashed, "normalize": True, "prompt": "", "name": None, "size": 1}
+    made.chosen = {"identity": {"vector": vector}, "model": "models/mine", "device": "cpu"}
+    write_page(tmp_path / "r.html", made, settings(), "")
+    rows = dict(
+        re.findall(r"<tr><th>(.*?)</th><td>(.*?)</td></tr>", (tmp_path / "r.html").read_text("utf-8"))
+    )
+    said = {name: rows[name] for name in (*vector, "device")}
+    assert list(said.values()) == ["models/mine", hashed, "yes", "\N{EN DASH}", "\N{EN DASH}", "1", "cpu"]
+
+
 def test_names_on_the_page_are_unique_and_there(full):
     elements = Elements(full)
     ids = elements.ids()
@@ -190,7 +202,10 @@ def test_a_run_that_never_began(tmp_path):
 def test_the_page_needs_its_libraries(monkeypatch):
     require_libraries()
     monkeypatch.setattr(page_module, "LIBRARIES", ("matplotlib", "no_such_library"))
-    with pytest.raises(ConfigError, match=r"--html needs no_such_library: pip install 'ingestor\[html\]'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--html needs no_such_library: pip install 'ingestor\[html\]' \(in a clone: .*'\.\[html\]'\)",
+    ):
         require_libraries()
 
 

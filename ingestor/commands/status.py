@@ -80,9 +80,16 @@ def as_text(found: dict[str, Any]) -> Iterator[str]:
     yield f"documents   {found['documents']:,}"
     yield f"points      {found['points']:,}"
     yield f"failures    {found['failures']:,} open"
-    identity = found["identity"]
-    yield f"model       {identity['model'] if identity else 'not known yet'}"
+    yield f"model       {model(found['identity'], found['model'])}"
     yield f"last run    {last_run(found['last_run'])}"
+
+
+def model(identity: dict[str, Any] | None, name: str | None) -> str:
+    """What the settings called it, and the hash of its weights where the collection knows it by that."""
+    if identity is None:
+        return "not known yet"
+    known = str(identity["model"])
+    return known if name in (None, known) else f"{name} ({known})"
 
 
 def last_run(run: dict[str, Any] | None) -> str:

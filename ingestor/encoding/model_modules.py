@@ -181,8 +181,10 @@ def _kind(model: str, module: Any) -> str:
 
 
 def _demand_files(model: str, folder: Path, weights: bool) -> None:
+    within = ", ".join(sorted(path.parent.name for path in folder.glob("*/config.json")))
     needed = {
-        "config.json": "; name the folder of a model in the layout of transformers",
+        "config.json": "; name the folder of a model in the layout of transformers"
+        + (f"; these in it have one: {within}" if within else ""),
         "tokenizer.json": "; save it once with transformers' AutoTokenizer",
     }
     for name, advice in needed.items():

@@ -20,7 +20,7 @@ from ingestor.encoding.calibration import Calibration
 from ingestor.encoding.model import ModelSpec
 from ingestor.encoding.quality import Quality
 from ingestor.errors import ConfigError, StoppedError
-from ingestor.lock import Lock
+from ingestor.lock import A_RUN_CAN_WAIT, Lock
 from ingestor.running import generations, wiring
 from ingestor.running.dry_run import copy_state
 from ingestor.running.engine import Engine
@@ -135,12 +135,12 @@ async def open_job(
         )
     settings = standing.settings
     identity = wiring.identity_of(settings, spec)
-    progress.chosen["identity"] = dict(identity)
+    progress.chosen |= {"identity": dict(identity), "model": spec.name}
     if options.dry_run:
         state = await loop.run_in_executor(unpack, _copied_state, stack, Path(settings.state))
     else:
         state = Path(settings.state)
-        await _lock(stack, settings, options.lock_wait_s, stop, progress, unpack)
+        await _lock(stack, settings, options, stop, progress, unpack)
         sweep(str(state.resolve()))  # also where this run will not need any
     fresh = not state.exists()
     ledger = await loop.run_in_executor(thread, Ledger.open, state, thread)
@@ -177,16 +177,19 @@ def _copied_state(stack: AsyncExitStack, state: Path) -> Path:
 async def _lock(
     stack: AsyncExitStack,
     settings: Settings,
-    wait_s: float,
+    options: RunOptions,
     stop: asyncio.Event,
     progress: Progress,
     threads: ThreadPoolExecutor,
 ) -> None:
     """Lock the state file and the engine's folder against other runs, in a thread: it may wait."""
     loop = asyncio.get_running_loop()
+    advice = "" if options.retry else A_RUN_CAN_WAIT  # `failures --retry` has no such option
     for path in filter(None, (wiring.state_lock(settings), wiring.engine_lock(settings))):
         with progress.doing("waiting for another run to end"):
-            held = await loop.run_in_executor(threads, Lock.acquire, path, wait_s, stop.is_set)
+            held = await loop.run_in_executor(
+                threads, Lock.acquire, path, options.lock_wait_s, stop.is_set, advice
+            )
         stack.enter_context(held)
 
 

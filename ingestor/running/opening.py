@@ -104,6 +104,7 @@ async def open_sinks(job: Job) -> SinkPool:
             job.warn("drift", job.sinks.differences)
             vector = orjson.dumps(job.identity["vector"]).decode()
             await job.in_ledger(job.ledger.set_identity, vector)
+            await job.in_ledger(job.ledger.set_meta, "model", job.spec.name)
             await compare_counts(job, job.sinks)
     return job.sinks
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import stamina
 
-from ingestor.errors import ConfigError, StoppedError
+from ingestor.errors import ConfigError, StoppedError, installing
 from ingestor.sources.faults import told
 from ingestor.sources.stores import Patience, Store
 from ingestor.sources.urls import HTTP, Scheme, scheme_of, shown
@@ -152,7 +152,7 @@ class Remote:
         except ImportError as error:
             raise ConfigError(
                 f"source.paths: {shown(url)}: {scheme.package} is not installed;"
-                f" it comes with pip install 'ingestor[{scheme.extra}]'"
+                f" it comes with {installing(scheme.extra)}"
             ) from error
         with told(url):
             if scheme is HTTP:

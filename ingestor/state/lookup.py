@@ -157,6 +157,7 @@ def read_status(path: Path) -> dict[str, Any]:
         "points": points,
         "failures": failures,
         "state_id": meta.get("state_id"),
+        "model": meta.get("model"),
         "identity": json.loads(meta.get("identity", "null")),
         "last_run": last,
     }

@@ -50,8 +50,9 @@ class Timeline:
         self._batches += 1
         latest = self._latest
         if latest is not None and not latest.end:
-            latest.last = self._batches - 1
-            if latest.last - latest.first + 1 == BATCHES:
+            if self._batches - latest.first < BATCHES:
+                latest.last = self._batches
+            else:
                 latest.end = time.time_ns()
                 self._whole = latest
         if self._batches >= self._next and (latest is None or latest.end):

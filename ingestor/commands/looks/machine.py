@@ -38,7 +38,7 @@ def configuration(settings: Settings) -> Look:
 def disk(settings: Settings) -> Look:
     """Room and leave to write for the state, and for the embedded engine."""
     folders = [Path(settings.state).parent] + ([Path(settings.qdrant.path)] if settings.qdrant.path else [])
-    said, little = [], False
+    disks: dict[int, list[Path]] = {}
     for path in folders:
         absolute = path.absolute()
         there = next(folder for folder in (absolute, *absolute.parents) if folder.exists())
@@ -46,9 +46,12 @@ def disk(settings: Settings) -> Look:
             raise ConfigError(f"{there}: is a file, and should be a folder; change the setting")
         if not os.access(there, os.W_OK | os.X_OK):
             raise ConfigError(f"{there}: cannot be written to; change its owner or the setting")
-        free = place.free_bytes(path)
+        disks.setdefault(there.stat().st_dev, []).append(path)
+    said, little = [], False
+    for paths in disks.values():
+        free = place.free_bytes(paths[0])
         little = little or free < LITTLE_DISK_BYTES
-        said.append(f"{free / MIB:,.0f} MiB free for {path}")
+        said.append(f"{free / MIB:,.0f} MiB free for {' and '.join(map(str, paths))}")
     yield (WARN, "; ".join((*said, "make room, or use another disk"))) if little else (OK, ", ".join(said))
 
 

@@ -36,8 +36,9 @@ def shards(known: Known) -> Look:
         raise no_shards(known.settings.source.paths, found)
     names = ", ".join(shard.name for shard in found.shards[:FIRST_NAMES])
     more = ", ..." if len(found.shards) > FIRST_NAMES else ""
-    megabytes = sum(shard.size for shard in found.shards) / 1e6
-    yield OK, f"{_count(len(found.shards), 'shard')}, {megabytes:,.1f} MB: {names}{more}"
+    size = sum(shard.size for shard in found.shards)
+    said = f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"
+    yield OK, f"{_count(len(found.shards), 'shard')}, {said}: {names}{more}"
 
 
 def records(known: Known) -> Look:

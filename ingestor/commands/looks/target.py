@@ -8,7 +8,7 @@ from ingestor.commands.common import alone
 from ingestor.commands.looks import OK, WARN, Known, Look
 from ingestor.config.settings import Settings
 from ingestor.encoding.model import ModelSpec
-from ingestor.lock import Lock
+from ingestor.lock import A_RUN_CAN_WAIT, Lock
 from ingestor.running import wiring
 from ingestor.running.generations import stand
 from ingestor.sink import check_target, collection
@@ -35,7 +35,7 @@ def locks(settings: Settings) -> Look:
     """Whether a run could begin."""
     for path in filter(None, (wiring.state_lock(settings), wiring.engine_lock(settings))):
         if path.exists():
-            Lock.acquire(path).release()
+            Lock.acquire(path, advice=A_RUN_CAN_WAIT).release()
     yield OK, "free"
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ingestor.encoding.encoder import load_model
 from ingestor.encoding.model import ModelSpec
 from ingestor.encoding.runtimes.graph import INPUTS, Graph, example, inputs_of, quiet
-from ingestor.errors import ConfigError, ResourceError
+from ingestor.errors import ConfigError, ResourceError, installing
 
 MODEL = "model.onnx"
 _OUTPUT = "hidden"
@@ -31,7 +31,7 @@ def library() -> Any:
         import onnxruntime
     except ImportError as error:
         raise ConfigError(
-            f"ONNX Runtime is not installed here ({error}): pip install 'ingestor[onnx]', or set"
+            f"ONNX Runtime is not installed here ({error}): {installing('onnx')}, or set"
             " encoder.runtime to torch"
         ) from error
     return onnxruntime
@@ -61,7 +61,7 @@ def export(spec: ModelSpec, folder: Path) -> None:
         reason = " ".join(str(error).split())[:300]
         raise ConfigError(
             f"encoder.runtime: onnx: the model cannot be written as ONNX: {reason}"
-            " (pip install 'ingestor[onnx]' brings what is needed)"
+            f"; what it needs comes with {installing('onnx')}"
         ) from error
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ingestor.encoding.encoder import load_model
 from ingestor.encoding.model import ModelSpec
 from ingestor.encoding.runtimes.graph import EXAMPLE_SHAPE, INPUTS, Graph, example, inputs_of, quiet
-from ingestor.errors import ConfigError, EncoderError, ResourceError
+from ingestor.errors import ConfigError, EncoderError, ResourceError, installing
 
 MODEL = "model.xml"
 _HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}  # int8: of what is not quantized
@@ -30,7 +30,7 @@ def library() -> Any:
         import openvino
     except ImportError as error:
         raise ConfigError(
-            f"OpenVINO is not installed here ({error}): pip install 'ingestor[openvino]', or set"
+            f"OpenVINO is not installed here ({error}): {installing('openvino')}, or set"
             " encoder.runtime to torch and encoder.precision to float32"
         ) from error
     return openvino

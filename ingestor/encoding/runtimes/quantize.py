@@ -14,7 +14,7 @@ import numpy as np
 
 from ingestor.encoding.runtimes.graph import INPUTS
 from ingestor.encoding.runtimes.openvino import MODEL, library
-from ingestor.errors import ConfigError, EncoderError
+from ingestor.errors import ConfigError, EncoderError, installing
 from ingestor.records import Int32s
 
 
@@ -27,8 +27,8 @@ def demand_library() -> None:
     library()
     if find_spec("nncf") is None:
         raise ConfigError(
-            "encoder.precision: int8 needs NNCF, which is not installed here: pip install"
-            " 'ingestor[openvino]', or set encoder.precision to float32"
+            f"encoder.precision: int8 needs NNCF, which is not installed here: {installing('openvino')}, or"
+            " set encoder.precision to float32"
         )
 
 

@@ -16,7 +16,7 @@ import yaml
 
 from ingestor import __version__
 from ingestor.config.settings import Settings
-from ingestor.errors import ConfigError
+from ingestor.errors import ConfigError, installing
 from ingestor.sources.urls import without_secrets
 from ingestor.watching.progress import Progress
 from ingestor.watching.report import Refused, Remark, replace_file
@@ -35,7 +35,7 @@ def require_libraries() -> None:
     """
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"--html needs {' and '.join(missing)}: pip install 'ingestor[html]'")
+        raise ConfigError(f"--html needs {' and '.join(missing)}: {installing('html')}")
 
 
 def write_page(path: Path, progress: Progress, settings: Settings | None, failure: str) -> None:
@@ -78,11 +78,23 @@ def _content(progress: Progress, settings: Settings | None, failure: str) -> dic
         "refused_in_all": sum(report.rejected_by_kind.values()),
         "shard_errors": [(_link(progress, found), found) for found in report.shard_errors[:ROWS]],
         "warnings": [(_link(progress, found), found) for found in report.warnings[:ROWS]],
-        "chosen": {name: value for name, value in progress.chosen.items() if name != "identity"},
-        "identity": progress.chosen.get("identity", {}),
+        "chosen": _chosen(progress),
         "settings": _settings(settings),
         "rows": ROWS,
         **_drawings(progress),
+    }
+
+
+def _chosen(progress: Progress) -> dict[str, Any]:
+    """What the vectors are made with, in words; a model in a folder by its name, beside the hash."""
+    others = dict(progress.chosen)
+    vector = dict(others.pop("identity", {}).get("vector", {}))
+    if name := others.pop("model", None):
+        vector["model"] = name
+    words = {None: "", True: "yes", False: "no"}
+    return {
+        name: words.get(value, value) if value is None or isinstance(value, bool) else value
+        for name, value in (vector | others).items()
     }
 
 
