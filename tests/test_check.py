@@ -219,6 +219,10 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str, str, int, tuple[str, 
         lambda: shard("c.jsonl", b'{"id": "x"}\n') or {},
         *("records", "warn", 0, ("1 of the first 61 records are refused", "c.jsonl:1", "exit code 3")),
     ),
+    "metadata of another name": (
+        lambda: {"source": {"metadata_fields": ["kind", "knid"]}},
+        *("records", "warn", 0, ("none of the first 60 records has 'knid' (there are: id, text, kind)",)),
+    ),
     "empty shards": (
         empty_source,
         *("records", "warn", 0, ("no records in the first 1 shards", "are they empty?")),

@@ -87,12 +87,13 @@ def test_kinds_must_add_up(report):
 
 def test_text_says_what_happened_and_what_to_do(report):
     report.failures_open = 12
+    report.documents.left = 2
     report.warnings = [Remark(f"{n}.gz", "vanished", "") for n in range(5)]
     lines = report.text().splitlines()
     assert lines[0] == "complete    collection wiki, http://h:6333, in 12.3 s"
     assert (
-        "documents   907 read, 850 indexed, 40 unchanged, 10 duplicates, 7 failed, 3 skipped, 5 rejected"
-        in lines
+        "documents   907 read, 850 indexed, 40 unchanged, 10 duplicates, 7 failed, 3 skipped, 5 rejected,"
+        " 2 left the source, kept (source.sync: append)" in lines
     )
     assert "refused     5 bad json, 7 non finite" in lines
     assert "bottleneck  encode, busy 11.0 s of 12.3 s" in lines

@@ -20,6 +20,8 @@ Tree = dict[str, Any]
 
 NULL = "tag:yaml.org,2002:null"
 MAX_DEPTH = 32
+WITH_TAB = "use blanks in place of the tab"
+OTHERWISE = "text with any of : # [ { in it, or one of * & ! % @ at its beginning, needs quotes"
 VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?P<fallback>:-(?P<default>[^}]*))?\}|\$\{")
 
 
@@ -125,10 +127,9 @@ def compose(text: str, name: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{name}, line {mark.line + 1}" if mark else name
-        raise ConfigError(
-            f"{where}: not valid YAML: {error.problem or error.context};"
-            " text with any of : # [ { in it needs quotes"
-        ) from error
+        problem = error.problem or error.context or ""
+        hint = WITH_TAB if "\\t" in problem else OTHERWISE
+        raise ConfigError(f"{where}: not valid YAML: {problem}; {hint}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from error
 

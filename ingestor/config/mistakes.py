@@ -29,6 +29,10 @@ EXPECTED = {
     "tuple_type": "a list",
 }
 
+IN_URL = "put it into qdrant.url, like http://host:6333; the port of gRPC is qdrant.grpc_port (6334)"
+ELSEWHERE: dict[Place, str] = {("qdrant", "host"): IN_URL, ("qdrant", "port"): IN_URL}
+"""Where a setting is that others call so."""
+
 
 def describe(error: ValidationError, model: type[BaseModel], layers: Layers) -> Iterator[str]:
     """One line for each setting that was refused."""
@@ -80,6 +84,8 @@ def complaint(place: Place, found: list[ErrorDetails], known: dict[Place, bool],
 
 def nearest(place: Place, known: dict[Place, bool]) -> str:
     """Name the setting that was meant: one of the same section, or one of that name elsewhere."""
+    if place in ELSEWHERE:
+        return ELSEWHERE[place]
     section, key = place[:-1], str(place[-1])
     siblings = [str(other[-1]) for other in known if other[:-1] == section]
     if close := difflib.get_close_matches(key, siblings, 1, 0.6):

@@ -19,6 +19,7 @@ from ingestor.errors import IngestorError
 ON_DEVICE = ("prefetch", "encode", "copy_out")
 NO_DOCUMENT = "no_document"
 """A warning: nothing that was read became a document."""
+KEPT = "left the source, kept (source.sync: append)"
 SHOWN = 3
 """How many shard errors and warnings the text names; the JSON has all."""
 
@@ -197,7 +198,10 @@ class Report:
         yield self.status, f"collection {self.collection}, {self.target}, in {self.seconds:,.1f} s"
         shards, points, tokens = self.shards, self.points, self.tokens
         yield "shards", counts({"seen": shards.seen, "unchanged": shards.unchanged, "failed": shards.failed})
-        yield "documents", counts(dataclasses.asdict(self.documents), always=("read",))
+        documents = {
+            KEPT if name == "left" else name: n for name, n in dataclasses.asdict(self.documents).items()
+        }
+        yield "documents", counts(documents, always=("read",))
         if self.skipped_by_kind:
             yield "skipped", counts(self.skipped_by_kind)
         if self.rejected_by_kind:

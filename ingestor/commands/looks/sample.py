@@ -18,9 +18,11 @@ import numpy as np
 from ingestor.config.settings import Settings
 from ingestor.encoding.model import ModelSpec
 from ingestor.preparing.preparer import PrepareOptions, Preparer
-from ingestor.records import Census, ChunkBlock, Failure, Int32s, RawBlock, Shard, ShardEnd, Verdict
+from ingestor.records import Census, ChunkBlock, Document, Failure, Int32s, RawBlock, Shard, ShardEnd, Verdict
 from ingestor.running import wiring
 from ingestor.sink import framing_of
+from ingestor.sources import documents
+from ingestor.sources.fields import MISSING, Fields, find
 from ingestor.sources.read import read_blocks
 from ingestor.sources.remote import Remote
 from ingestor.state.identity import salt_of
@@ -44,6 +46,7 @@ class Sample:
         documents: that could be embedded.
         chunks: the tokens of each of their chunks.
         payload_bytes: of all chunks.
+        metadata: those of `source.metadata_fields` that some document has.
         failures, warnings, errors: what was refused, what people should know, what broke shards off.
     """
 
@@ -55,6 +58,7 @@ class Sample:
     skipped: Counter[str] = field(default_factory=Counter)
     chunks: list[Int32s] = field(default_factory=list)
     payload_bytes: int = 0
+    metadata: set[str] = field(default_factory=set)
     failures: list[Failure] = field(default_factory=list)
     warnings: list[tuple[str, str, str]] = field(default_factory=list)
     errors: list[tuple[str, str, str]] = field(default_factory=list)
@@ -76,6 +80,14 @@ class Sample:
         self.payload_bytes += sum(map(len, chunks.points.payloads))
         self.failures += found.failures
         self.warnings += [(name, kind, detail) for kind, detail in found.warnings]
+
+    def look_for(self, block: RawBlock, fields: Fields) -> None:
+        """Note which metadata the block's documents have."""
+        for path in set(fields.metadata or ()) - self.metadata:
+            for found in documents(block, fields):
+                if isinstance(found, Document) and find(found.payload, path) is not MISSING:
+                    self.metadata.add(path)
+                    break
 
     def end(self, shard: Shard, end: ShardEnd) -> None:
         """Note how a shard ended that is small enough."""
@@ -104,6 +116,7 @@ def take(settings: Settings, spec: ModelSpec, shards: Sequence[Shard], remote: R
             sample.formats[blocks[0].format] += 1
             for block in blocks:
                 sample.add(block, *preparer.prepare(block, None))
+                sample.look_for(block, wiring.fields_of(settings))
             if end is not None:
                 sample.end(shard, end)
             if time.monotonic() > until:

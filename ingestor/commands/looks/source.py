@@ -12,7 +12,7 @@ from ingestor.errors import ConfigError
 from ingestor.records import Shard
 from ingestor.running import wiring
 from ingestor.sink.place import free_bytes
-from ingestor.sources.advice import on_fields
+from ingestor.sources.advice import FIELDS_NAMED, field_names, on_fields
 from ingestor.sources.listing import no_shards
 from ingestor.sources.remote import Remote
 from ingestor.state.identity import salt_of
@@ -62,6 +62,7 @@ def records(known: Known) -> Look:
     if not seen and not sample.errors:
         yield WARN, f"no records in the first {sample.shards:,} shards; are they empty?"
         return
+    yield from _metadata(known.settings, sample, seen)
     formats = ", ".join(name for name, _ in sample.formats.most_common())
     passed = f", {skipped:,} passed over" if skipped else ""
     where = f"at the beginning of {_count(sample.shards, 'shard')} ({formats})"
@@ -70,6 +71,15 @@ def records(known: Known) -> Look:
         f"{sample.documents:,} documents{passed} {where}:"
         f" {len(sample.chunks):,} chunks, {sample.tokens:,} tokens",
     )
+
+
+def _metadata(settings: Settings, sample: Sample, seen: int) -> Look:
+    """Fields that are asked for and were in no record: perhaps misspelt."""
+    names = field_names(sample.first)
+    there = f" (there are: {', '.join(names[:FIELDS_NAMED])})" if names else ""
+    for path in settings.source.metadata_fields or ():
+        if sample.documents and path not in sample.metadata:
+            yield WARN, f"source.metadata_fields: none of the first {seen:,} records has {path!r}{there}"
 
 
 def _count(number: int, of: str) -> str:
