@@ -128,7 +128,7 @@ def look(documents: int) -> Sample:
     shared: dict[str, int] = {}
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
-            nbytes += process.memory_full_info().pss
+            nbytes += held(process.pid)
             files += process.num_fds()
             for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
                 if "/dev/shm/ingestor-" in line:
@@ -136,6 +136,13 @@ def look(documents: int) -> Sample:
                     start, end = (int(address, 16) for address in span.split("-"))
                     shared[path] = max(shared.get(path, 0), end - start)
     return Sample(documents, nbytes, files, round(sum(shared.values()) / 1e6, 1))
+
+
+def held(pid: int) -> int:
+    """Bytes of a process that no file stands behind: pages of files are the system's to keep or to drop."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    found = {name: int(rest.split()[0]) for name, rest in (line.split(":") for line in lines)}
+    return 1024 * (found["Pss_Anon"] + found["Pss_Shmem"] + found["SwapPss"])
 
 
 if __name__ == "__main__":
