@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, suppress
 from ingestor.config.settings import RunOptions, Settings
 from ingestor.errors import IngestorError, WorkerDiedError
 from ingestor.running import adoption, bulk, wiring
-from ingestor.running.account import advise, begin_account, fill_account
+from ingestor.running.account import advise, begin_account, fill_account, warn_of_limit
 from ingestor.running.dry_run import Nowhere, begin_chunks
 from ingestor.running.job import Job, OpenPool, check_identity, open_job
 from ingestor.running.opening import open_encoder, open_sinks, unless_stopped
@@ -140,6 +140,7 @@ async def _work(job: Job, report: Report) -> None:
         begin_chunks(options.chunks)  # else an older file would look like this run's
     await read_shards(job, plan.shards)
     await advise(job, plan)
+    warn_of_limit(job)
     if options.limit is None and not job.stop.is_set():
         await _sort_out(job, report)
         if not tally.shard_errors and not job.stop.is_set():

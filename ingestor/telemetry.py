@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 LogFormat = Literal["text", "json"]
 
+NAME_WIDTH = 11
+"""Columns of what a line of a run begins with."""
+
 
 @contextmanager
 def repeat(interval_s: float, action: Callable[[], object]) -> Iterator[None]:
@@ -62,20 +65,27 @@ def configure_logging(log_format: LogFormat) -> None:
     """Send what is logged to stderr, one line an event, in either form."""
     import structlog
 
-    last: Any = structlog.processors.JSONRenderer()
+    last: list[Any] = [structlog.processors.JSONRenderer()]
     if log_format == "text":
-        last = structlog.dev.ConsoleRenderer(colors=_has_colours(), pad_event_to=0)
+        last = [_unadorned, structlog.dev.ConsoleRenderer(colors=_has_colours(), pad_event_to=NAME_WIDTH)]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%S%z", utc=False),
             structlog.processors.format_exc_info,
-            last,
+            *last,
         ],
         logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),  # a live line may have replaced it
         cache_logger_on_first_use=False,
     )
+
+
+def _unadorned(_: Any, level: str, event: dict[str, Any]) -> dict[str, Any]:
+    """Leave time and level to what needs a look; all else looks like the other lines of a run."""
+    if level == "info":
+        del event["timestamp"], event["level"]
+    return event
 
 
 def _has_colours() -> bool:

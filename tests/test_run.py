@@ -80,7 +80,11 @@ def test_limit_then_the_rest_then_everything_in_place(place):
     limited = place.run("--limit", "45")
     assert limited.documents == {"read": 45, "indexed": 45}
     assert len(place.recorded()) == 45
+    told = "limited to 45 documents; run without --limit for the rest"
+    assert f"warning     things: limit: {told}" in limited.err
+    assert told in place.ask("status").out
     rest = place.run()
+    assert "--limit" not in rest.err + place.ask("status").out
     assert rest.documents == {"read": 60, "indexed": 15, "unchanged": 45}
     points = place.points()
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -23,8 +24,9 @@ def test_an_event_is_a_line_on_stderr(capsys, log_format):
         found = json.loads(line)
         assert (found["event"], found["level"], found["token_budget"]) == ("encoder", "info", 1024)
     else:
-        assert "encoder" in line
-        assert "token_budget=1024" in line
+        assert line == "encoder     device=cpu token_budget=1024"
+        telemetry.logger().warning("retry", byte=7)
+        assert re.fullmatch(r"\d{4}-\S+ \[warning *\] retry +byte=7\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(("environ", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])

@@ -47,3 +47,6 @@ def test_that_nothing_moves_is_told(monkeypatch):
     now = words.STILL_S + __import__("time").perf_counter() + 80
     monkeypatch.setattr("time.perf_counter", lambda: now)
     assert list(words.troubles(progress)) == ["nothing has moved for 2 min"]
+    with progress.doing("loading the model"):
+        assert list(words.troubles(progress)) == ["loading the model"]
+    assert list(words.troubles(progress)) == []  # what comes after it begins only now

@@ -14,6 +14,7 @@ from ingestor.errors import SinkError
 from ingestor.running import wiring
 from ingestor.running.generations import stand, stand_alone
 from ingestor.state.lookup import read_status
+from ingestor.watching.report import LIMITED
 
 
 def status(settings: Settings) -> dict[str, Any]:
@@ -97,4 +98,5 @@ def last_run(run: dict[str, Any] | None) -> str:
         return "none yet"
     began = datetime.fromtimestamp(run["started"]).astimezone().isoformat(" ", "seconds")
     took = f", {run['ended'] - run['started']:,.1f} s" if run["ended"] else ""
-    return f"{run['status']}, begun {began}{took}"
+    limited = "".join(f"; {each['detail']}" for each in run["warnings"] if each["kind"] == LIMITED)
+    return f"{run['status']}, begun {began}{took}{limited}"

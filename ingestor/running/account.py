@@ -8,7 +8,7 @@ from ingestor.running.job import Job
 from ingestor.running.sampling import beginnings
 from ingestor.sources.advice import OF_FIELDS, on_fields
 from ingestor.state.ledger import Plan
-from ingestor.watching.report import NO_DOCUMENT, Refused, Remark, Report
+from ingestor.watching.report import LIMITED, NO_DOCUMENT, Refused, Remark, Report
 from ingestor.watching.tally import WARNINGS_KEPT
 
 
@@ -27,6 +27,13 @@ def begin_account(job: Job, report: Report, plan: Plan) -> None:
     job.progress.limit, job.progress.passed = job.options.limit, tally.read
     job.progress.shards_total = len(plan.shards)
     job.progress.bytes_total = sum(shard.size for shard in plan.shards)
+
+
+def warn_of_limit(job: Job) -> None:
+    """Say that the run read no further than `--limit`."""
+    progress = job.progress
+    if progress.limit is not None and job.tally.read - progress.passed >= progress.limit:
+        job.warn(LIMITED, [f"limited to {progress.limit:,} documents; run without --limit for the rest"])
 
 
 async def advise(job: Job, plan: Plan) -> None:

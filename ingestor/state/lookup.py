@@ -150,8 +150,10 @@ def read_status(path: Path) -> dict[str, Any]:
     with _opened(path) as file:
         documents, points, failures = totals(file)
         meta = dict(file.execute("SELECT name, value FROM meta").fetchall())
-        run = file.execute("SELECT started, ended, status FROM runs ORDER BY id DESC LIMIT 1").fetchone()
-    last = run and {"started": run[0], "ended": run[1], "status": run[2]}
+        run = file.execute(
+            "SELECT started, ended, status, report FROM runs ORDER BY id DESC LIMIT 1"
+        ).fetchone()
+    last = run and {"started": run[0], "ended": run[1], "status": run[2], "warnings": _warnings(run[3])}
     return {
         "documents": documents,
         "points": points,
@@ -161,6 +163,12 @@ def read_status(path: Path) -> dict[str, Any]:
         "identity": json.loads(meta.get("identity", "null")),
         "last_run": last,
     }
+
+
+def _warnings(report: str | None) -> list[dict[str, str]]:
+    """Those of a run, from its report; none while it goes on."""
+    found: list[dict[str, str]] = json.loads(report or "{}").get("warnings", [])
+    return found
 
 
 @contextmanager

@@ -111,6 +111,7 @@ class Progress:
             yield
         finally:
             self.note = before if self.note == note else self.note
+            self._moved = self.elapsed_s, self._moved[1]
 
     @property
     def elapsed_s(self) -> float:
@@ -141,7 +142,7 @@ class Progress:
 
     @property
     def still_s(self) -> float:
-        """How long no counter has moved."""
+        """How long no counter has moved, and nothing that has a note of its own was done."""
         return self.elapsed_s - self._moved[0]
 
     def rates(self) -> dict[str, float]:

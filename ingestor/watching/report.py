@@ -19,6 +19,8 @@ from ingestor.errors import IngestorError
 ON_DEVICE = ("prefetch", "encode", "copy_out")
 NO_DOCUMENT = "no_document"
 """A warning: nothing that was read became a document."""
+LIMITED = "limit"
+"""A warning: there may be documents that were not read."""
 KEPT = "left the source, kept (source.sync: append)"
 SHOWN = 3
 """How many shard errors and warnings the text names; the JSON has all."""
@@ -224,7 +226,8 @@ class Report:
 
     def remarks(self) -> Iterator[tuple[str, str]]:
         """What needs a look, and what to do about it."""
-        for name, remarks in (("shard error", self.shard_errors), ("warning", self.warnings)):
+        warnings = sorted(self.warnings, key=lambda warning: warning.kind not in (LIMITED, NO_DOCUMENT))
+        for name, remarks in (("shard error", self.shard_errors), ("warning", warnings)):
             for remark in remarks[:SHOWN]:
                 yield name, f"{remark.shard}: {remark.kind}: {remark.detail}"
             if len(remarks) > SHOWN:
