@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 PRAGMAS = {
     "synchronous": "NORMAL",  # after a power failure the last documents are embedded again
-    "cache_size": -16_384,  # KiB; the index by key is written to all over, and four times as much gains nothing
+    "cache_size": -16_384,  # KiB; the index by key is written to all over, and four times as much gains none
     "wal_autocheckpoint": 16_384,  # pages; such scattered pages are worth collecting
     "temp_store": "MEMORY",  # what undoes a statement: else three quarters of all that is written
 }
