@@ -60,6 +60,7 @@ def test_what_is_unchanged_is_not_embedded_again(place):
     found = json.loads(asked.out)
     assert (found["documents"], found["points"], found["last_run"]) == (60, len(points), None)
     assert asked.err.startswith(f"state made again: 60 documents of {len(points)} points\n")
+    assert found["model"] == found["identity"]["model"]
     assert place.recorded() == recorded
 
     edited = [*documents(39), {**documents(1, start=39)[0], "text": "another text"}]

@@ -92,7 +92,7 @@ def rebuild_state(settings: Settings) -> Rebuilt:
         folder = Path(stack.enter_context(scratch))
         try:
             documents = gathered(reader.scan(FIELDS), folder / "points", rebuilt)
-            write_state(folder / "state", documents, identity, wiring.kept_models(settings))
+            write_state(folder / "state", documents, identity, spec.name, wiring.kept_models(settings))
         except sqlite3.DatabaseError as error:
             raise state_error(state, error) from error
         rebuilt.kept = replace(state, folder / "state")
@@ -136,12 +136,19 @@ def version(payload: dict[str, Any]) -> tuple[int, bytes]:
 
 
 def write_state(
-    path: Path, documents: Iterable[tuple[int, str, bytes, int]], identity: dict[str, Any], models: Path
+    path: Path,
+    documents: Iterable[tuple[int, str, bytes, int]],
+    identity: dict[str, Any],
+    model: str,
+    models: Path,
 ) -> None:
-    """Make a state file that knows these documents, and no shards; and the 8-bit model, if `models` does."""
+    """Make a state file that knows these documents, and no shards; the name that the settings give the model;
+    and the 8-bit model, if `models` does.
+    """
     with ThreadPoolExecutor(1) as thread, closing(Ledger.open(path, thread)) as ledger:
         ledger.take_over(identity["state"])
         ledger.set_identity(orjson.dumps(identity["vector"]).decode())
+        ledger.set_meta("model", model)
         if calibration := recall(models, identity.get("calibration", "")):
             ledger.set_meta("calibration", calibration.to_bytes())
         place = 1
