@@ -89,6 +89,15 @@ def test_search_with_a_filter(ask, condition, found):
     assert {hit["document"] for hit in json.loads(out)["hits"]} == found
 
 
+def test_search_warns_of_a_filter_by_a_field_that_is_not_there(ask):
+    code, out, err = ask("search", "salt", "--filter", "knid=even", "--filter", "year=1")
+    assert (code, out.splitlines()[1]) == (0, "  nothing found")
+    [said] = err.splitlines()
+    assert said.startswith("warning: --filter: none of the first 3 points has 'knid' (there are: chunk, ")
+    assert "kind" in said
+    assert ask("search", "salt", "--filter", "year=1")[2] == ""
+
+
 def test_search_warns_of_a_long_query(ask):
     code, out, err = ask("search", "salt " * 500, "--json")
     assert code == 0

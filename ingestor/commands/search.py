@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,11 +15,13 @@ from ingestor.config.settings import Settings
 from ingestor.errors import ConfigError, reason
 from ingestor.running import wiring
 from ingestor.running.generations import stand
-from ingestor.sink import Hit, open_reader
+from ingestor.sink import Hit, Reader, open_reader
+from ingestor.sources.fields import MISSING, find
 
 Warn = Callable[[str], None]
 
 SHOWN_CHARACTERS = 300
+NOT_FOR_FILTERS = {"text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,20 @@ def search(
         texts = [query.text for query in queries]
         vectors = embed(settings, spec, reader, texts, prompt=spec.query_prompt, too_long=too_long)
         found = reader.search(vectors, hits, exact=exact, filter=conditions)
+        if conditions and not any(found):
+            for said in unknown_fields(reader, conditions):
+                warn(said)
     return map(Answer, queries, found)
+
+
+def unknown_fields(reader: Reader, conditions: Iterable[str]) -> Iterator[str]:
+    """Say which fields none of the first points has; a path is followed up to its first list."""
+    page = next(reader.scan(), [])
+    names = sorted({name for point in page for name in point.payload} - NOT_FOR_FILTERS)
+    for path in conditions:
+        if page and all(find(point.payload, path.partition("[")[0]) is MISSING for point in page):
+            there = f"none of the first {len(page):,} points has {path!r} (there are: {', '.join(names)})"
+            yield f"--filter: {there}"
 
 
 def as_json(answers: Iterator[Answer]) -> Iterator[str]:
