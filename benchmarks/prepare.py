@@ -133,7 +133,10 @@ def parse(block: RawBlock) -> list[Document]:
 
 def store(file: sqlite3.Connection, census: Census) -> None:
     """Take the block's documents for stored."""
-    file.execute("INSERT OR IGNORE INTO shards VALUES (1, ?, ?, 0, 1)", (SHARD.name, SHARD.fingerprint))
+    file.execute(
+        "INSERT OR IGNORE INTO shards (key, name, fingerprint, position, current) VALUES (1, ?, ?, 0, 1)",
+        (SHARD.name, SHARD.fingerprint),
+    )
     hashes = [row.tobytes() for row in census.hashes]
     columns = (census.places.tolist(), census.keys.tolist(), census.ids, hashes, census.chunks.tolist())
     rows = ((1, *row) for row in zip(*columns, strict=True))
