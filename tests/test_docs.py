@@ -215,7 +215,11 @@ def test_shell_lines_are_known(page):
 def made(*targets: str) -> str:
     """The commands that make would run."""
     done = subprocess.run(
-        ["make", "-n", "BIN=nowhere", *targets], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "-n", "BIN=nowhere", *targets],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout
 
