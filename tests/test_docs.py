@@ -47,7 +47,18 @@ OTHERS = {
         "--strict",
         "--target",
     ),
-    *("--cuda", "--device", "--shapes", "--seconds", "--peer-seconds", "--checksum", "--kernels", "--peer"),
+    *(
+        "--cuda",
+        "--device",
+        "--shapes",
+        "--seconds",
+        "--peer-seconds",
+        "--checksum",
+        "--kernels",
+        "--peer",
+        "--passages",
+        "--rounds",
+    ),
 }
 """Options of other programs, of the benchmarks too, that pages name by themselves."""
 SETTINGS = {".".join(map(str, place)) for place, _ in settings_of(Settings, ())}
