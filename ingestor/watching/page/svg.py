@@ -53,7 +53,7 @@ STYLE: dict[Any, Any] = {
     "ytick.color": COLOURS["muted"],
     "xtick.major.size": 0,
     "ytick.major.size": 0,
-    "xtick.major.pad": 6,
+    "xtick.major.pad": 10,
     "ytick.major.pad": 6,
     "figure.facecolor": "none",
     "savefig.facecolor": "none",
