@@ -83,11 +83,10 @@ class Sample:
 
     def look_for(self, block: RawBlock, fields: Fields) -> None:
         """Note which metadata the block's documents have."""
-        for path in set(fields.metadata or ()) - self.metadata:
+        if lacking := set(fields.metadata or ()) - self.metadata:
             for found in documents(block, fields):
-                if isinstance(found, Document) and find(found.payload, path) is not MISSING:
-                    self.metadata.add(path)
-                    break
+                if isinstance(found, Document):
+                    self.metadata |= {path for path in lacking if find(found.payload, path) is not MISSING}
 
     def end(self, shard: Shard, end: ShardEnd) -> None:
         """Note how a shard ended that is small enough."""
