@@ -36,6 +36,16 @@ def test_compiling_pays_when_there_is_half_an_hour_of_work(
     assert compiling_pays(wanted, text_bytes, tokens_per_s) is pays
 
 
+@pytest.mark.parametrize(
+    ("wanted", "text_bytes", "pays"),
+    [("auto", 100 * MIB, False), ("auto", 2 * GIB, True), ("on", 0, True)],  # 23 s and 8 minutes of BERT-base
+)
+def test_eight_bits_are_compiled_when_there_are_minutes_of_work(
+    wanted: str, text_bytes: int, pays: bool
+) -> None:
+    assert compiling_pays(wanted, text_bytes, 0.9e6, eight_bits=True) is pays
+
+
 def test_packed_shards_hold_more_text_than_they_take() -> None:
     names = {"a.jsonl": 100, "b.jsonl.zst": 100, "c.xml.bz2": 50}
     shards = [Shard(0, name, name, size, "") for name, size in names.items()]

@@ -23,8 +23,8 @@ from ingestor.encoding.encoder import Encoder
 from ingestor.errors import EncoderError
 from ingestor.telemetry import logger
 
-LIMIT_S = 180.0
-"""A compiler that is still at work then is abandoned; half a minute is usual."""
+LIMIT_S = 300.0
+"""A compiler that is still at work then is abandoned; half a minute is usual, in eight bits up to 76 s."""
 SAME_COSINE = 0.999
 """Lowest between a chunk's vectors of the compiled model and of the model as it is."""
 ROUNDED_COSINE = 0.98

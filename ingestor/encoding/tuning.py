@@ -18,6 +18,10 @@ COMPILING_PAYS_S = 1800.0
 """Compiling takes up to half a minute before the first batch; the model is 7 to 18 % faster then. That is won
 back after eight minutes at the latest, if all of the work is new and the GPU is what limits it.
 """
+COMPILING_EIGHT_BITS_PAYS_S = 180.0
+"""In eight bits compiling takes 35 to 76 s, and the model is 2.5 times as fast then, which is won back after
+one to two minutes' work of the model as it is.
+"""
 BYTES_PER_TOKEN = 5
 PACKED_FACTOR = 3
 PACKED_NAMES = (".gz", ".bz2", ".zst", ".xz")
@@ -36,8 +40,8 @@ async def tune(
     from ingestor.encoding.compiling import ROUNDED_COSINE, SAME_COSINE, compile_encoder
     from ingestor.encoding.packed import PackedEncoder
 
-    wanted, eight_bits = settings.encoder.token_budget, settings.encoder.precision == "fp8"
-    compile_ = "on" if eight_bits else settings.encoder.compile  # as it is, it is slower than 16 bits
+    wanted, compile_ = settings.encoder.token_budget, settings.encoder.compile
+    eight_bits = settings.encoder.precision == "fp8"
     sizes = sizes_from(max_tokens) if wanted == "auto" else [int(wanted)]
     trials = await device.launch(
         sweep_gpu,
@@ -51,7 +55,7 @@ async def tune(
         return encoder, sizes[0]  # the encode stage halves what does not fit
     best = choose(trials)
     logger().info("token budget", tried={trial.budget: round(trial.tokens_per_s) for trial in trials})
-    if not compiling_pays(compile_, text_bytes, best.tokens_per_s):
+    if not compiling_pays(compile_, text_bytes, best.tokens_per_s, eight_bits=eight_bits):
         return encoder, best.budget
     if not isinstance(encoder, PackedEncoder):
         log = logger().warning if compile_ == "on" else logger().info
@@ -74,8 +78,9 @@ def text_bytes_of(shards: Iterable[Shard]) -> int:
     return sum(shard.size * (PACKED_FACTOR if shard.name.endswith(PACKED_NAMES) else 1) for shard in shards)
 
 
-def compiling_pays(wanted: str, text_bytes: int, tokens_per_s: float) -> bool:
+def compiling_pays(wanted: str, text_bytes: int, tokens_per_s: float, *, eight_bits: bool = False) -> bool:
     """Whether the work, were all of it new, is long enough to win back what compiling costs."""
     if wanted == "auto":
-        return text_bytes / BYTES_PER_TOKEN / tokens_per_s >= COMPILING_PAYS_S
+        pays_s = COMPILING_EIGHT_BITS_PAYS_S if eight_bits else COMPILING_PAYS_S
+        return text_bytes / BYTES_PER_TOKEN / tokens_per_s >= pays_s
     return wanted == "on"

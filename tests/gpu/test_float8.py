@@ -32,9 +32,11 @@ def test_gives_what_the_cpu_gives(dtype: torch.dtype, bias: bool, rows: int) -> 
     assert torch.cosine_similarity(found[0], expected[0]).min() > 0.999  # the GPU adds up in fewer bits
 
 
-def test_a_run_is_judged_and_writes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compile_", ["auto", "on"])  # auto: 300 documents are not worth it
+def test_a_run_is_judged_and_writes(tmp_path: Path, compile_: str) -> None:
     save_model(tmp_path, "bert", gentle=True)
     encoder = {"model": str(tmp_path / "model"), "device": "cuda", "precision": "fp8", "quality_floor": 0.9}
+    encoder["compile"] = compile_
     made = Workplace(tmp_path / "place", encoder=encoder)
     made.write("a.jsonl", documents(300))
     report = made.run().report
