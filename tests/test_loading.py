@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from ingestor.config.sections import Encoder as Wanted
 from ingestor.device import open_device
@@ -84,6 +85,26 @@ async def test_a_damaged_export_is_told(loader: Loader) -> None:
     (place / openvino.MODEL).write_text("<net")
     with pytest.raises(ResourceError, match="OpenVINO cannot load it; remove it and run again"):
         await loader.load(FLOAT32, None, nothing)
+
+
+async def test_no_chunks_make_no_8_bit_model(loader: Loader) -> None:
+    async def none() -> Sequence[Int32s]:
+        return []
+
+    with pytest.raises(EncoderError, match="its shards gave none; `check` says what is wrong"):
+        await loader.load(INT8, None, none)
+
+
+async def test_few_chunks_make_an_8_bit_model_with_a_warning(loader: Loader) -> None:
+    async def few() -> Sequence[Int32s]:
+        return chunks(2 * FEW - 2)
+
+    with capture_logs() as logs:
+        loaded = await loader.load(INT8, None, few)
+    assert loaded.calibration is not None
+    assert len(loaded.calibration.tokens) == FEW - 1
+    warned = [line for line in logs if line["log_level"] == "warning"]
+    assert [(line["event"], line["chunks"]) for line in warned] == [("quantize", FEW - 1)]
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from ingestor.encoding.model import ModelSpec
 from ingestor.encoding.padded import PaddedEncoder
 from ingestor.encoding.quality import Float32s, Quality, compare
 from ingestor.encoding.runtimes.cache import keep
+from ingestor.errors import EncoderError
 from ingestor.records import Int32s, loose_batch
 from ingestor.telemetry import logger
 
@@ -87,13 +88,11 @@ class Loader:
 
         Raises:
             ModelError, ConfigError: it cannot be loaded.
+            EncoderError: there is no chunk to fit a new 8-bit model to.
             IdentityMismatchError: it is not the 8-bit model of this calibration.
         """
         if wanted.precision == "int8":
-            fitted = calibration or Calibration(
-                self.spec.revision, tuple(spread((await sample())[::2], CHUNKS))
-            )
-            return await self.int8(fitted)
+            return await self.int8(calibration or await self._new_calibration(sample))
         runtime = runtime_of(wanted.runtime, wanted.precision)
         if runtime == OPENVINO:
             return await self.openvino(wanted.precision)
@@ -194,6 +193,22 @@ class Loader:
             batch = loose_batch([chunks[row] for row in rows])
             vectors[rows] = await self.device.launch(embed, batch, encoder=encoder, device=self.device)
         return vectors
+
+    async def _new_calibration(self, sample: Sample) -> Calibration:
+        chunks = spread((await sample())[::2], CHUNKS)
+        if not chunks:
+            raise EncoderError(
+                "encoder.precision: int8 is fitted to chunks of the run, and its shards gave none; `check`"
+                " says what is wrong with them"
+            )
+        if len(chunks) < FEW:
+            logger().warning(
+                "quantize",
+                chunks=len(chunks),
+                error=f"{FEW} chunks or more make a better 8-bit model, and the collection keeps this one",
+                then="begin a new collection with more text if the quality does not do",
+            )
+        return Calibration(self.spec.revision, tuple(chunks))
 
     async def _export(self, runtime: ModuleType) -> Path:
         """Where the model lies as this module of `runtimes` takes it."""
