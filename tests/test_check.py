@@ -30,6 +30,8 @@ from ingestor.lock import Lock
 from tests.running import Workplace, documents
 from tests.servers import QdrantServer
 
+pytestmark = pytest.mark.whole
+
 GOOD: dict[str, Any] = {
     "source": {"paths": ["shards"], "metadata_fields": ["kind"]},
     "encoder": {"model": "hash:64", "device": "cpu"},

@@ -313,6 +313,7 @@ def by_cron(place: Workplace) -> str:
     return ended.stdout
 
 
+@pytest.mark.whole
 def test_cron_mails_what_somebody_must_look_at_and_nothing_else(search):
     assert by_cron(search) == ""
     assert json.loads((search.folder / "last.json").read_text())["documents"]["indexed"] == 20

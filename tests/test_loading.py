@@ -24,6 +24,8 @@ from ingestor.errors import ConfigError, EncoderError, IdentityMismatchError, Re
 from ingestor.records import Int32s
 from tests.models import save_model
 
+pytestmark = pytest.mark.whole
+
 INT8 = Wanted(precision="int8")
 FLOAT32 = Wanted(runtime="openvino")
 

@@ -59,6 +59,7 @@ EXTRAS = sorted(PROJECT["optional-dependencies"])
         (("tests", "benchmarks", "configs", "docs"), EXTRAS),
     ],
 )
+@pytest.mark.whole
 def test_what_is_imported_is_asked_for(folders, extras) -> None:
     """What only another package brings along today may be gone tomorrow."""
     distributions = metadata.packages_distributions()

@@ -32,6 +32,8 @@ from tests.sinks import (
     write,
 )
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.mark.parametrize(("processes", "name"), [(1, None), (2, "dense")])
 async def test_what_is_written_is_read_back(tmp_path: Path, processes: int, name: str | None) -> None:

@@ -20,6 +20,8 @@ from tests.running import eventually
 from tests.servers import QdrantServer
 from tests.sinks import ids_of, make, payload_of, points_of, served, stored, vectors_of
 
+pytestmark = pytest.mark.whole
+
 QUICK = Patience(seconds=20, full_s=3, full_pause_s=0.2)
 LIMITED = {"code": "RESOURCE_EXHAUSTED", "metadata": {"retry-after": "1"}}
 FULL = {"code": "RESOURCE_EXHAUSTED", "metadata": {"qdrant-insufficient-storage": "1"}}

@@ -18,6 +18,8 @@ from tests.running import Workplace, documents, eventually
 from tests.servers import QdrantServer
 from tests.sinks import make, points_of, served, stored, vectors_of
 
+pytestmark = pytest.mark.whole
+
 KEY = "sesame-49f3a7-open"
 
 

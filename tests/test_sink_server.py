@@ -199,6 +199,7 @@ def test_an_old_server_is_refused(tmp_path: Path) -> None:
         ({"datatype": "int4"}, ConfigError, "qdrant.datatype"),
     ],
 )
+@pytest.mark.whole
 def test_unusable_settings_are_named(
     qdrant_server: QdrantServer, change: dict, error: type, says: str
 ) -> None:

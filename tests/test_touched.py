@@ -15,6 +15,8 @@ from pyarrow import parquet as pq
 
 from tests.running import Workplace, documents
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def place(tmp_path) -> Workplace:

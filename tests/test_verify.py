@@ -22,6 +22,8 @@ from ingestor.sink.engine import load_shard
 from ingestor.state.identity import point_id
 from tests.running import DIMENSION, Workplace, documents
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(scope="module")
 def well(tmp_path_factory) -> Workplace:
