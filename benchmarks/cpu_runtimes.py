@@ -122,8 +122,7 @@ def enter(options: argparse.Namespace, folder: Path) -> dict[tuple[str, str, int
     found: dict[tuple[str, str, int], Entrant] = {}
     for runtime, precision in FORMS:
         name = f"ours {runtime} {precision}"
-        command = ("ours", runtime, precision, str(kept), str(texts))
-        if entrant := begin(name, sys.executable, *command):
+        if entrant := begin(name, sys.executable, "ours", runtime, precision, str(kept), str(texts)):
             found[runtime, precision, 0] = entrant
     models = peers_model(folder, kept)
     for runtime, precision in FORMS:
@@ -138,7 +137,7 @@ def enter(options: argparse.Namespace, folder: Path) -> dict[tuple[str, str, int
 def ratio(peer: Entrant, ours: Entrant, what: str) -> float:
     """How many times as fast ours is."""
     pairs = zip(getattr(peer, what), getattr(ours, what), strict=True)
-    return round(statistics.median(theirs / mine for theirs, mine in pairs), 3)
+    return float(round(statistics.median(theirs / mine for theirs, mine in pairs), 3))
 
 
 def main() -> None:

@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from parts.dropping import Dropping
 
 # No torch at the top: the prepare processes import this file.
 RATES = {"tiny": 2_000, "minilm": 60_000, "base": 16_000, "large": 5_500}
+PEER = Path(__file__).parent / "parts" / "peer.py"
 PEER_SETTINGS = ("float32:32", "float16:256", "bfloat16:256", "float16:1024")
 
 
@@ -160,20 +163,12 @@ def on_cpu(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         texts = passages(options.texts, options.documents or 2000)
-        for file, part in (("all", texts), ("one", texts[:1])):
-            (folder / file).mkdir()
-            lines = "".join(json.dumps({"id": id_, "text": text}) + "\n" for id_, text in part)
-            (folder / file / "a.jsonl").write_text(lines, "utf-8")
-        peer = str(Path(__file__).parent / "parts" / "peer.py")
-        systems = {"ours": ours_command} | {
-            f"peer, batch {size}": lambda run, part, size=size: [
-                peer,
-                str(folder / part),
-                str(run),
-                str(size),
-            ]
-            for size in options.batches
-        }
+        for part, some in (("all", texts), ("one", texts[:1])):
+            (folder / part).mkdir()
+            lines = "".join(json.dumps({"id": id_, "text": text}) + "\n" for id_, text in some)
+            (folder / part / "a.jsonl").write_text(lines, "utf-8")
+        systems: dict[str, Callable[[Path, str], list[str]]] = {"ours": ours_command}
+        systems |= {f"peer, batch {size}": partial(peer_command, size) for size in options.batches}
         spent: dict[str, dict[str, list[float]]] = {name: {"all": [], "one": []} for name in systems}
         for turn in range(options.rounds):
             for system, command in systems.items():
@@ -200,6 +195,10 @@ def ours_command(run: Path, part: str) -> list[str]:
         )
     )
     return ["-m", "ingestor", "run", "--config", str(config), "--no-progress"]
+
+
+def peer_command(batch_size: int, run: Path, part: str) -> list[str]:
+    return [str(PEER), str(run.parent / part), str(run), str(batch_size)]
 
 
 def report_cpu(spent: dict[str, dict[str, list[float]]], documents: int) -> None:

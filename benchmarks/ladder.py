@@ -13,29 +13,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import queue
 import sys
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from parts import meter
-from torch import Tensor, multiprocessing
+from parts.recipe import CONSUMERS, CUDA, SLOTS, WARM_UP, Recipe, Step, in_line, rate
+from torch import Tensor
 
 from ingestor import worker
 from ingestor.buffers import AttachedBuffers, BufferLayout, BufferPool, attach
 from ingestor.copy_out import copy_out
-from ingestor.device import Device, DeviceEmbeddings, open_device
+from ingestor.device import DONE, Device, DeviceEmbeddings, Event, open_device
 from ingestor.records import Points
 
-CLASSES, CONSUMERS, SLOTS, WARM_UP = 21, 8, 8, 4
-CUDA = torch.cuda.is_available()
+CLASSES = 21
 Images = Iterator[Tensor]
-Step = Callable[[], Tensor]
 
 
 class Noise(torch.utils.data.Dataset[Tensor]):
@@ -74,14 +71,8 @@ def endless(batch: int, side: int, small: bool) -> Images:
             num_workers=workers,
             pin_memory=CUDA,
             prefetch_factor=3,
-        )  # type: ignore[arg-type]
+        )
     )
-
-
-def rate(times: list[float], skip: int = WARM_UP) -> float:
-    """Steps a second after the first `skip`, from when each was done."""
-    times = sorted(times)
-    return (len(times) - skip) / (times[-1] - times[skip - 1])
 
 
 def forward_only(step: Step, steps: int) -> float:
@@ -92,7 +83,8 @@ def forward_only(step: Step, steps: int) -> float:
     if not CUDA:
         return rate(events)
     events[-1].synchronize()
-    return steps / events[WARM_UP - 1].elapsed_time(events[-1]) * 1e3
+    seconds: float = events[WARM_UP - 1].elapsed_time(events[-1]) / 1e3
+    return steps / seconds
 
 
 def mark() -> Any:
@@ -101,92 +93,6 @@ def mark() -> Any:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
-
-
-def in_line(step: Step, steps: int) -> float:
-    times = []
-    with open("/dev/null", "wb") as null:
-        for _ in range(WARM_UP + steps):
-            null.write(step().cpu().numpy().tobytes())
-            times.append(time.perf_counter())
-    return rate(times)
-
-
-class Recipe:
-    """Stages 1 to 4: eight processes that copy what they get, and buffers that were pinned, then shared."""
-
-    def __init__(self, like: Tensor) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pool = [torch.empty(like.shape, pin_memory=CUDA).share_memory_() for _ in range(SLOTS)]
-        self._filled, self._free, self._done = context.Queue(CONSUMERS), context.Queue(), context.Queue()
-        for index in range(SLOTS):
-            self._free.put(index)
-        arguments = self._pool, self._filled, self._free, self._done
-        self._processes = [context.Process(target=consume, args=arguments) for _ in range(CONSUMERS)]
-        self._egress = torch.cuda.Stream() if CUDA else None
-        for process in self._processes:
-            process.start()
-
-    def to_processes(self, step: Step, steps: int) -> float:
-        for _ in range(WARM_UP + steps):
-            self._filled.put(step().cpu())
-        return self._rate(steps)
-
-    def into_buffers(self, step: Step, steps: int) -> float:
-        for _ in range(WARM_UP + steps):
-            logits, index = step(), self._free.get()
-            self._pool[index].copy_(logits)
-            self._filled.put(index)
-        return self._rate(steps)
-
-    def asynchronously(self, step: Step, steps: int, *, own_stream: bool = False) -> float:
-        under_way: queue.Queue[Any] = queue.Queue()
-        waiter = threading.Thread(target=self._wait, args=(under_way,))
-        waiter.start()
-        for _ in range(WARM_UP + steps):
-            logits, index = step(), self._free.get()
-            stream = self._egress if own_stream else torch.cuda.current_stream()
-            if own_stream:
-                stream.wait_stream(torch.cuda.current_stream())
-                logits.record_stream(stream)
-            with torch.cuda.stream(stream):
-                self._pool[index].copy_(logits, non_blocking=True)
-                event = torch.cuda.Event()
-                event.record()
-            under_way.put((event, index))
-        under_way.put(None)
-        waiter.join()
-        return self._rate(steps)
-
-    def close(self) -> None:
-        for _ in self._processes:
-            self._filled.put(None)
-        for process in self._processes:
-            process.join()
-
-    def _wait(self, under_way: queue.Queue[Any]) -> None:
-        while (found := under_way.get()) is not None:
-            event, index = found
-            event.synchronize()
-            self._filled.put(index)
-
-    def _rate(self, steps: int) -> float:
-        times = [self._done.get() for _ in range(WARM_UP + steps)]
-        # The free slots of the start are filled without waiting for a consumer.
-        return rate(times, skip=SLOTS + WARM_UP if steps > 2 * SLOTS else WARM_UP)
-
-
-def consume(pool: list[Tensor], filled: Any, free: Any, done: Any) -> None:
-    """A consumer process of the recipe."""
-    torch.set_num_threads(1)
-    with open("/dev/null", "wb") as null:
-        while (found := filled.get()) is not None:
-            logits = pool[found] if isinstance(found, int) else found
-            null.write(logits.numpy().tobytes())
-            if isinstance(found, int):
-                free.put(found)
-            del logits
-            done.put(time.perf_counter())
 
 
 async def project(step: Step, steps: int, *, checksum: bool) -> float:
@@ -224,18 +130,13 @@ async def forwards(step: Step, steps: int, device: Device) -> AsyncIterator[Devi
         rows = len(logits)
         flags = torch.ones(rows, dtype=torch.uint8, device=logits.device)
         points = Points(np.arange(rows), np.zeros((rows, 16), np.uint8), [b""] * rows)
-        return DeviceEmbeddings(logits, flags, points, Marked() if not CUDA else plain_event())
+        return DeviceEmbeddings(logits, flags, points, plain_event() if CUDA else DONE)
 
     for _ in range(steps):
         yield await device.launch(launch)
 
 
-class Marked:
-    def synchronize(self) -> None:
-        pass
-
-
-def plain_event() -> Any:
+def plain_event() -> Event:
     event = torch.cuda.Event(blocking=True)
     event.record()
     return event
@@ -252,7 +153,7 @@ def read_in_place(layout: BufferLayout, slot: int, checksum: bool) -> float:
     if checksum:
         return float(np.sum(vectors.view(np.uint32).ravel(), dtype=np.uint64))
     with open("/dev/null", "wb", buffering=0) as null:
-        null.writelines(vectors[start : start + 8] for start in range(0, len(vectors), 8))
+        null.writelines(vectors[start : start + 8].data for start in range(0, len(vectors), 8))
     return 1.0
 
 

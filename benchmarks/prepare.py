@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
@@ -42,6 +42,9 @@ from ingestor.preparing.preparer import PrepareOptions
 from ingestor.preparing.tokenizer import load_tokenizer
 from ingestor.records import Census, Document, RawBlock, Shard
 from ingestor.state.lookup import SCHEMA
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 BLOCK_BYTES = 1 << 20
 SHARD = Shard(1, "made.jsonl", "made.jsonl", 1, "made")
@@ -82,7 +85,11 @@ def measure(
     spec: ModelSpec, blocks: list[RawBlock], read_s: float, file: sqlite3.Connection, ledger: Path
 ) -> dict[str, Any]:
     """Rates of one process over the second half of the blocks."""
-    limits = {"max_tokens": spec.max_tokens, "overlap_tokens": 32, "max_chars": 6 * spec.max_tokens}
+    limits: dict[str, Any] = {
+        "max_tokens": spec.max_tokens,
+        "overlap_tokens": 32,
+        "max_chars": 6 * spec.max_tokens,
+    }
     options = PrepareOptions(fields=FIELDS, spec=spec, **limits, salt=bytes(16), ledger=str(ledger))
     chunker = Chunker(load_tokenizer(spec), prompt=spec.prompt, **limits)
     bare = Tokenizer.from_file(f"{spec.folder}/tokenizer.json")
@@ -91,17 +98,15 @@ def measure(
     seconds = dict.fromkeys(("prepare", "parse", "prose", "chunk", "bare", "unchanged"), 0.0)
     documents = tokens = size = 0
     for i, block in enumerate(blocks):
-        (census, chunks), prepare_s = timed(lambda block=block: prepare_block(options, block))
-        parsed, parse_s = timed(lambda block=block: parse(block))
-        texts, prose_s = timed(
-            lambda block=block, parsed=parsed: [sources.prose(block.format, each.text) for each in parsed]
-        )
-        _, chunk_s = timed(lambda texts=texts: chunker.chunks(texts))
-        _, bare_s = timed(lambda texts=texts: [found.ids for found in bare.encode_batch_fast(texts)])
+        (census, chunks), prepare_s = timed(prepare_block, options, block)
+        parsed, parse_s = timed(parse, block)
+        texts, prose_s = timed(prose, block, parsed)
+        _, chunk_s = timed(chunker.chunks, texts)
+        _, bare_s = timed(tokenize, bare, texts)
         if i < len(blocks) // 2:
             continue
         store(file, census)
-        _, unchanged_s = timed(lambda block=block: prepare_block(options, block))
+        _, unchanged_s = timed(prepare_block, options, block)
         took = (prepare_s, parse_s, prose_s, chunk_s, bare_s, unchanged_s)
         seconds = {name: total + more for (name, total), more in zip(seconds.items(), took, strict=True)}
         documents += len(census.ids)
@@ -131,6 +136,14 @@ def parse(block: RawBlock) -> list[Document]:
     return [found for found in sources.documents(block, FIELDS) if isinstance(found, Document)]
 
 
+def prose(block: RawBlock, parsed: list[Document]) -> list[str]:
+    return [sources.prose(block.format, each.text) for each in parsed]
+
+
+def tokenize(bare: Tokenizer, texts: list[str]) -> list[list[int]]:
+    return [found.ids for found in bare.encode_batch_fast(texts)]
+
+
 def store(file: sqlite3.Connection, census: Census) -> None:
     """Take the block's documents for stored."""
     file.execute(
@@ -145,11 +158,11 @@ def store(file: sqlite3.Connection, census: Census) -> None:
     file.execute("COMMIT")
 
 
-def timed(function: Callable[[], Any]) -> tuple[Any, float]:
+def timed(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, float]:
     """What it returns, and the CPU time it took, in seconds."""
     gc.disable()
     start = time.process_time()
-    found = function()
+    found = function(*args, **kwargs)
     took = time.process_time() - start
     gc.enable()
     return found, took

@@ -130,7 +130,7 @@ def on_server(material: Material, rounds: int, cores: list[int]) -> dict[str, An
 
         def check() -> None:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                assert int(channel.unary_unary("/count/Points")(b"", timeout=10)) == count
+                assert int(channel.unary_unary("/count/Points", None, None)(b"", timeout=10)) == count
 
         contestants = {
             "ours": ours,
@@ -185,7 +185,7 @@ def on_engine(material: Material, rounds: int) -> dict[str, Any]:
             shard.update(edge.UpdateOperation.create_field_index("document", kind))
             for number, start in enumerate(range(0, count, REQUEST_POINTS)):
                 batch = [
-                    edge.Point(material.names[i], memoryview(material.vectors[i]), dict(material.payloads[i]))
+                    edge.Point(material.names[i], memoryview(material.vectors[i]), dict(material.payloads[i]))  # type: ignore[arg-type]
                     for i in range(start, min(start + REQUEST_POINTS, count))
                 ]
                 shard.update(edge.UpdateOperation.upsert_points(batch))

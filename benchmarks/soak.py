@@ -91,11 +91,13 @@ def ingest(folder: Path) -> tuple[float, list[Sample]]:
     from ingestor.config.settings import RunOptions, Settings
     from ingestor.watching.progress import Progress
 
-    settings = Settings(
-        source={"paths": [str(folder / "shards")]},
-        encoder={"model": "hash:384", "device": "cpu"},
-        qdrant={"path": str(folder / "qdrant"), "collection": "soak"},
-        state=str(folder / "state.sqlite3"),
+    settings = Settings.model_validate(
+        {
+            "source": {"paths": [str(folder / "shards")]},
+            "encoder": {"model": "hash:384", "device": "cpu"},
+            "qdrant": {"path": str(folder / "qdrant"), "collection": "soak"},
+            "state": str(folder / "state.sqlite3"),
+        }
     )
     progress, samples, over = Progress(), list[Sample](), threading.Event()
 

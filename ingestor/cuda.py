@@ -107,15 +107,15 @@ def room(device: torch.device) -> tuple[str, int, int]:
 
 
 def _stream(index: int) -> torch.cuda.Stream:
-    return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(index)
 
 
 def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:
     """An event at the stream's end; whoever waits for it sleeps instead of spinning."""
-    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    event = torch.cuda.Event(blocking=True)
     event.record(stream)
     return event
 
 
 def _runtime() -> Any:
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    return torch.cuda.cudart()

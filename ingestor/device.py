@@ -163,16 +163,16 @@ class CpuDevice:
 
     def upload(self, batch: Batch) -> DeviceBatch:
         offsets = torch.from_numpy(batch.offsets.astype(np.int32))
-        return DeviceBatch(torch.tensor(batch.tokens), offsets, batch.offsets, batch.points, _DONE)
+        return DeviceBatch(torch.tensor(batch.tokens), offsets, batch.offsets, batch.points, DONE)
 
     def compute(self, batch: DeviceBatch, forward: Callable[[DeviceBatch], Tensor]) -> DeviceEmbeddings:
         with torch.inference_mode():
             vectors = forward(batch)
-            return DeviceEmbeddings(vectors, usable(vectors), batch.points, _DONE)
+            return DeviceEmbeddings(vectors, usable(vectors), batch.points, DONE)
 
     def download(self, embeddings: DeviceEmbeddings, slot: Slot) -> Event:
         copy_rows(embeddings, slot)
-        return _DONE
+        return DONE
 
 
 class _Done:
@@ -180,7 +180,8 @@ class _Done:
         pass
 
 
-_DONE = _Done()
+DONE: Event = _Done()
+"""Of work that is done already, as all of a CPU's is."""
 
 
 def usable(vectors: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ def count_points(message: bytes) -> int:
     return found
 
 
-class Counting(grpc.GenericRpcHandler):
+class Counting(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     """Any method but `/count/Points` is an upsert."""
 
     def __init__(self) -> None:

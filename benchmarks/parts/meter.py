@@ -27,7 +27,8 @@ class BusyMeter:
 
         self._spans: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._zero: tuple[torch.cuda.Event, float] | None = None
-        compute = CudaDevice.compute
+        patched: Any = CudaDevice
+        compute = patched.compute
 
         def measured(device: Any, batch: Any, forward: Any) -> Any:
             if self._zero is None:
@@ -40,7 +41,7 @@ class BusyMeter:
             self._spans.append((begun, self._mark(device)))
             return found
 
-        CudaDevice.compute = measured  # type: ignore[method-assign]
+        patched.compute = measured
 
     def reset(self) -> None:
         self._spans.clear()
@@ -82,7 +83,8 @@ def steady(
 def by_second(arrivals: list[tuple[float, int]]) -> list[int]:
     """Rows in each second since the first arrival; from (time, rows)."""
     times, rows = np.array(arrivals).T
-    return np.bincount((times - times[0]).astype(int), rows).astype(int).tolist()
+    found: list[int] = np.bincount((times - times[0]).astype(int), rows).astype(int).tolist()
+    return found
 
 
 def thread_seconds() -> dict[str, float]:

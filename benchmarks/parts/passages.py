@@ -20,7 +20,7 @@ def passages(file: Path | None, count: int) -> list[tuple[str, str]]:
     """`count` (id, text), each one chunk for the model, so that both sides embed the same."""
     tokenizer = load_tokenizer(resolve(TOKENIZER))
     chunker = Chunker(tokenizer, prompt="", max_tokens=256, overlap_tokens=0, max_chars=1 << 20)
-    found = []
+    found: list[tuple[str, str]] = []
     for text in from_file(file) if file else from_topics():
         if len(chunker.chunks([text])[0]) == 1:
             found.append((str(len(found)), text))

@@ -82,7 +82,8 @@ def peer(backend: str, precision: str, batch: str, model: str, passages: list[st
         arguments = {"ov_config": {"INFERENCE_PRECISION_HINT": hint}}
     if backend == "onnx":
         arguments = {"provider": "CPUExecutionProvider"}
-    loaded = SentenceTransformer(model, device="cpu", backend=backend, model_kwargs=arguments)
+    library: Any = SentenceTransformer
+    loaded = library(model, device="cpu", backend=backend, model_kwargs=arguments)
     return lambda: loaded.encode(passages, batch_size=int(batch))
 
 
@@ -92,7 +93,8 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")  # libraries print to stdout
     os.dup2(2, 1)
     try:
-        run = {"ours": ours, "peer": peer}[side](*arguments, texts)
+        prepare: Callable[..., Callable[[], Any]] = ours if side == "ours" else peer
+        run = prepare(*arguments, texts)
         run()
     except Exception as error:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"[:300]}), file=out, flush=True)

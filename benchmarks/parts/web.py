@@ -54,6 +54,7 @@ def run(path: Path, cut_at: list[int], port: Any, cuts: Any, ready: Any) -> None
 
         def do_GET(self) -> None:
             found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "bytes=0-"))
+            assert found is not None
             first, last = int(found[1]), min(int(found[2] or size), size - 1)
             self.send_response(206)
             self.send_header("ETag", f'"{size}"')

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ingestor.device import DeviceBatch
+from ingestor.device import DONE, DeviceBatch
 from ingestor.encoding.budget import made_up
 from ingestor.encoding.encoder import Encoder
 from ingestor.errors import EncoderError
@@ -126,7 +126,7 @@ def _on_device(tokens: int, max_tokens: int, torch_device: torch.device) -> Devi
     batch = made_up(tokens, max_tokens, packed=True)
     there = torch.from_numpy(batch.tokens).to(torch_device)
     offsets = torch.from_numpy(batch.offsets).to(torch_device, torch.int32)
-    return DeviceBatch(there, offsets, batch.offsets, batch.points, _READY)
+    return DeviceBatch(there, offsets, batch.offsets, batch.points, DONE)
 
 
 class _CompilerThread:
@@ -185,19 +185,11 @@ class _AbandonedError(BaseException):
     """Ends a compilation from outside; no compiler takes it for a failure of its own."""
 
 
-class _Ready:
-    def synchronize(self) -> None:
-        pass
-
-
-_READY = _Ready()
-
-
 def _stream_of_its_own(torch_device: torch.device) -> AbstractContextManager[Any]:
     if torch_device.type == "cpu":
         return nullcontext()
     torch.cuda.set_device(torch_device)
-    return torch.cuda.stream(torch.cuda.Stream(torch_device))  # type: ignore[no-untyped-call]
+    return torch.cuda.stream(torch.cuda.Stream(torch_device))
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:

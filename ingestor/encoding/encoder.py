@@ -110,8 +110,8 @@ def quiet_transformers() -> Iterator[None]:
     from transformers.utils import logging
 
     shown = logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
     finally:

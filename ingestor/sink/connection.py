@@ -40,8 +40,8 @@ class Connection:
         self.target = target
         self.channel = _channel(target)
         self.metadata = _metadata(target.api_key)
-        self.points: Any = qdrant.PointsStub(self.channel)  # type: ignore[no-untyped-call]
-        self.collections: Any = qdrant.CollectionsStub(self.channel)  # type: ignore[no-untyped-call]
+        self.points: Any = qdrant.PointsStub(self.channel)
+        self.collections: Any = qdrant.CollectionsStub(self.channel)
 
     def once(self, method: Callable[..., T], request: Any, timeout_s: float | None = None) -> T:
         """Make one call, once."""
@@ -65,7 +65,7 @@ class Connection:
             SinkError: there is no server, or it is too old.
             ConfigError: something else answers there.
         """
-        method = qdrant.QdrantStub(self.channel).HealthCheck  # type: ignore[no-untyped-call]
+        method = qdrant.QdrantStub(self.channel).HealthCheck
         timeout_s = min(GREETING_S, self.target.timeout_s)
         request = qdrant.HealthCheckRequest()
         version = str(persist(lambda: self.once(method, request, timeout_s), patience=BRIEFLY).version)

@@ -128,7 +128,7 @@ class Profile:
             self._recorder = self._torch_profiler()
             self._recorder.start()
         if self._on_gpu:
-            torch.cuda.cudart().cudaProfilerStart()  # type: ignore[no-untyped-call]
+            torch.cuda.cudart().cudaProfilerStart()
         self.recording = True
 
     def _stop(self) -> None:
@@ -140,7 +140,7 @@ class Profile:
             import torch
 
             torch.cuda.synchronize()
-            torch.cuda.cudart().cudaProfilerStop()  # type: ignore[no-untyped-call]
+            torch.cuda.cudart().cudaProfilerStop()
         if self._recorder is not None:
             self._recorder.stop()
 

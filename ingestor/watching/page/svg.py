@@ -86,7 +86,7 @@ class Drawing:
     def svg(self, label: str) -> str:
         """The drawing as an element of a page; `label` is what it is for who cannot see it."""
         file = io.StringIO()
-        FigureCanvasSVG(self.figure).print_svg(file, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
+        FigureCanvasSVG(self.figure).print_svg(file, metadata={"Date": None, "Creator": None})
         text = file.getvalue()
         text = text[text.index("<svg") :]
         box = re.search(r'viewBox="[^"]*"', text)
