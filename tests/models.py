@@ -13,8 +13,7 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 from torch import nn
-from transformers import AutoModel, PreTrainedTokenizerFast
-from transformers import models as families
+from transformers import AutoModel, PreTrainedTokenizerFast, models
 
 from ingestor.device import DeviceBatch, open_device
 from ingestor.records import Batch
@@ -40,6 +39,7 @@ _SMALL: dict[str, Any] = {
     "initializer_range": 0.4,  # large enough that a wrong position shows
 }
 
+families: Any = models  # some take options that their signatures do not name
 _CONFIGS: dict[str, Any] = {
     "bert": lambda: families.BertConfig(**_SMALL),
     "roberta": lambda: families.RobertaConfig(**_SMALL, max_position_embeddings=130),

@@ -524,7 +524,7 @@ class Fault:
         if "code" not in self._asked:
             return answer
         detail = self._asked.get("detail", "a fault that was asked for")
-        raise RefusedError(Code[self._asked["code"]], detail, self._asked.get("metadata"))
+        raise RefusedError(grpc.StatusCode[self._asked["code"]], detail, self._asked.get("metadata"))
 
 
 class Handler(grpc.GenericRpcHandler):

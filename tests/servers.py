@@ -91,5 +91,5 @@ class QdrantServer:
 
     def _control(self, name: str, request: bytes) -> bytes:
         with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
-            answer: bytes = channel.unary_unary(f"/control/{name}")(request, timeout=10)
+            answer: bytes = channel.unary_unary(f"/control/{name}", None, None)(request, timeout=10)
             return answer

@@ -124,7 +124,11 @@ def stored(target: Target) -> dict[bytes, tuple[Float32s, dict[str, Any]]]:
     reader = open_reader(target)
     try:
         points = [point for page in reader.scan(vectors=True) for point in page]
-        found = {point.id: (point.vector, point.payload) for point in points}
+        found = {
+            point.id: (point.vector, point.payload)
+            for point in points
+            if point.id is not None and point.vector is not None
+        }
         assert len(found) == reader.count()
         return found
     finally:

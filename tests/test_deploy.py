@@ -327,7 +327,7 @@ def test_cron_mails_what_somebody_must_look_at_and_nothing_else(search):
 
 def unit(name: str) -> dict[str, dict[str, str]]:
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",))
-    parser.optionxform = str
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read_string((ROOT / "deploy/systemd" / name).read_text())
     return {section: dict(parser[section]) for section in parser.sections()}
 

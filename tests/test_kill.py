@@ -284,7 +284,7 @@ def test_stop_before_there_is_anything_to_stop(long):
 
 
 @pytest.fixture
-def stuck(tmp_path, qdrant_server) -> subprocess.Popen[str]:
+def stuck(tmp_path, qdrant_server) -> Workplace:
     """A run that waits for a server which wants to be asked again much later."""
     place = Workplace(
         tmp_path,

@@ -213,7 +213,8 @@ def test_any_history(runs: list[tuple[Shards, int | None]], lines: int, seed: in
     chance = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder, TemporaryDirectory() as other:
         patch.setattr(settle_module, "FLUSH_S", flush_s)
-        world, sure = World(Path(folder)), None
+        world = World(Path(folder))
+        sure: dict[str, str] | None = None
         for shards, kill_after in runs:
             before, wanted = sure, _expected(shards)
             world.points = (Struck if kill_after == IN_DELETING else Points)(world.points)

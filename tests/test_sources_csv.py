@@ -22,7 +22,7 @@ EVERYTHING = replace(FIELDS, metadata=None)
 
 async def read(tmp_path: Path, content: bytes | str, *, name: str = "a.csv", **options: object) -> Reading:
     (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    return await read_paths(tmp_path / name, **{"fields": EVERYTHING, **options})  # type: ignore[arg-type]
+    return await read_paths(tmp_path / name, **{"fields": EVERYTHING, **options})
 
 
 def texts(found: Reading) -> dict[str, str]:

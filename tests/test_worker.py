@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures.process import BrokenProcessPool
+from typing import Any
 
 import psutil
 import pytest
@@ -62,7 +63,7 @@ def test_a_dead_worker_ends_its_fellows_and_says_how_it_died() -> None:
 
 
 def die_inside_an_answer() -> None:
-    frame = sys._getframe()
+    frame: Any = sys._getframe()
     while "result_queue" not in frame.f_locals:
         frame = frame.f_back
     pipe = frame.f_locals["result_queue"]._writer.fileno()
