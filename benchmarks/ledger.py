@@ -86,7 +86,7 @@ async def recorded(ledger: Ledger, censuses: list[Census]) -> tuple[float, float
 
     async def events() -> AsyncIterator[Census | Applied]:
         for census in censuses:
-            await loop.run_in_executor(ledger.thread, ledger.intend, census)
+            await loop.run_in_executor(ledger.thread, ledger.intents.note, census)
             yield census
             yield Applied(census.block * DOCUMENTS_PER_BLOCK + np.arange(len(census.ids)))
 

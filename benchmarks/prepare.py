@@ -41,7 +41,7 @@ from ingestor.preparing.chunk import Chunker
 from ingestor.preparing.preparer import PrepareOptions
 from ingestor.preparing.tokenizer import load_tokenizer
 from ingestor.records import Census, Document, RawBlock, Shard
-from ingestor.state.lookup import SCHEMA
+from ingestor.state.file import SCHEMA
 
 P = ParamSpec("P")
 T = TypeVar("T")

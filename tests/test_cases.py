@@ -23,7 +23,7 @@ from ingestor.records import Failure
 from ingestor.running.dry_run import _lines
 from ingestor.sources import Fields
 from ingestor.sources.listing import list_shards
-from ingestor.state.lookup import SCHEMA
+from ingestor.state.file import SCHEMA
 from tests.reading import read_shards
 from tests.running import Workplace
 

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from ingestor.commands.completeness import lacking
-from ingestor.state.lookup import SCHEMA
+from ingestor.state.file import SCHEMA
 
 
 @pytest.mark.parametrize(

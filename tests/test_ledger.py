@@ -88,7 +88,7 @@ def test_another_way_to_read_makes_every_shard_new(ledger):
 def test_what_was_under_way_when_a_run_was_killed_is_in_doubt(ledger, tmp_path):
     (shard,) = ledger.plan(listing(a="1"), b"").shards
     block = census(shard, "recorded", "written", chunks=3)
-    ledger.intend(block)
+    ledger.intents.note(block)
     record(ledger, block, 0)
 
     ledger.plan(listing(a="1"), b"")
@@ -103,7 +103,7 @@ def test_what_was_under_way_when_a_run_was_killed_is_in_doubt(ledger, tmp_path):
 def test_a_complete_block_leaves_nothing_in_doubt(ledger):
     (shard,) = ledger.plan(listing(a="1"), b"").shards
     block = census(shard, "x")
-    ledger.intend(block)
+    ledger.intents.note(block)
     ledger.record(Writes(records=[Records.of(block, np.array([0]))], complete=[0]))
     ledger.plan(listing(a="1"), b"")
     assert ledger.leaving.pending_count() == 0

@@ -16,8 +16,8 @@ from ingestor.commands.rebuild import Rebuilt, gathered, version
 from ingestor.lock import Lock
 from ingestor.sink import Stored
 from ingestor.sink.engine import load_shard
+from ingestor.state.file import NO_HASH
 from ingestor.state.identity import document_key, point_id
-from ingestor.state.lookup import NO_HASH
 from tests.running import Workplace, documents, same_points
 from tests.sinks import served, stored
 

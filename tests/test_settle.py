@@ -133,7 +133,7 @@ class World:
                 for found, chunks in [
                     prepare_block(_options(self.state), block) for block in blocks[start : start + AHEAD]
                 ]:
-                    _ask(ledger.thread, ledger.intend, found)
+                    _ask(ledger.thread, ledger.intents.note, found)
                     if killed and found.block == kill_after:
                         for chunks_ in waiting:
                             self._apply(chunks_, chance)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from ingestor.config.settings import Settings
 from ingestor.errors import VerificationError
-from ingestor.state.lookup import LEFT, existing_state, open_to_read, state_error
+from ingestor.state.file import LEFT, existing_state, opened
 
 STILL_CHANGING = ("truncated_input", "changed")
 """Warnings of shards that were read as far as they go, and are to be read again."""
@@ -24,12 +23,8 @@ def require_complete(settings: Settings) -> None:
         VerificationError: says what is missing.
         NothingThereError: there is no state file.
     """
-    state = existing_state(Path(settings.state))
-    try:
-        with closing(open_to_read(state)) as file:
-            found = list(lacking(file, settings.failures.tolerate))
-    except sqlite3.DatabaseError as error:
-        raise state_error(state, error) from error
+    with opened(existing_state(Path(settings.state))) as file:
+        found = list(lacking(file, settings.failures.tolerate))
     if found:
         collection = settings.qdrant.collection
         raise VerificationError(f"collection {collection!r} is not complete: {'; '.join(found)}; run again")

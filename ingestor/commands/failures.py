@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingestor.config.settings import Settings
 from ingestor.state.failures import OpenFailure, read_failures
-from ingestor.state.lookup import existing_state
+from ingestor.state.file import existing_state
 
 
 def failures(settings: Settings) -> Iterator[OpenFailure]:

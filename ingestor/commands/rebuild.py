@@ -26,9 +26,9 @@ from ingestor.lock import Lock
 from ingestor.running import wiring
 from ingestor.running.generations import own
 from ingestor.sink import Stored, open_reader
+from ingestor.state.file import LEFT, NO_HASH, state_errors
 from ingestor.state.identity import as_ids, document_key, origin_of
 from ingestor.state.ledger import Ledger
-from ingestor.state.lookup import LEFT, NO_HASH, state_error
 from ingestor.state.writes import PART_ROWS, Records, Writes
 
 SCRATCH = """
@@ -90,11 +90,9 @@ def rebuild_state(settings: Settings) -> Rebuilt:
             )
         scratch = tempfile.TemporaryDirectory(prefix=f".{state.name}.", dir=state.parent)
         folder = Path(stack.enter_context(scratch))
-        try:
+        with state_errors(state):
             documents = gathered(reader.scan(FIELDS), folder / "points", rebuilt)
             write_state(folder / "state", documents, identity, spec.name, wiring.kept_models(settings))
-        except sqlite3.DatabaseError as error:
-            raise state_error(state, error) from error
         rebuilt.kept = replace(state, folder / "state")
     return rebuilt
 

@@ -17,8 +17,8 @@ from ingestor.lock import Lock
 from ingestor.running import wiring
 from ingestor.sink import Float32s, open_reader
 from ingestor.sink.collection import check_state
+from ingestor.state.file import existing_state
 from ingestor.state.holdings import Holdings
-from ingestor.state.lookup import existing_state
 
 REBUILD = "`status --rebuild`, then a run, mends it"
 INDEX_ADVICE = {

@@ -14,7 +14,7 @@ import orjson
 
 from ingestor.errors import naming
 from ingestor.records import Applied, ChunkBlock, UInt8s
-from ingestor.state.lookup import NO_ROOM, open_to_read, state_error
+from ingestor.state.file import NO_ROOM, open_to_read, state_error
 
 _OWN_FIELDS = ("document", "chunk", "chunks", "text")
 

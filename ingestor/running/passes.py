@@ -108,7 +108,7 @@ class Pass:
             workers=job.workers,
             options=prepare_options(job),
             census=self._events,
-            intend=lambda found: job.in_ledger(job.ledger.intend, found),
+            intend=lambda found: job.in_ledger(job.ledger.intents.note, found),
             ahead=self._ahead,
             limit=job.options.limit,
             enough=self._enough,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from ingestor.records import Failure, Shard
+from ingestor.state.file import LEFT, existing_state, opened
 from ingestor.state.identity import document_key
-from ingestor.state.lookup import LEFT, existing_state, open_to_read, state_error
 
 WHOLE = 0
 """Place of what is wrong with a shard as a whole; records have places from 1. Further errors go below it."""
@@ -135,9 +134,6 @@ def read_failures(state: Path) -> Iterator[OpenFailure]:
         ConfigError, ResourceError: it cannot be read.
     """
     rows = 'SELECT shard, place, "offset", document, kind, detail, time FROM failures ORDER BY shard, place'
-    try:
-        with closing(open_to_read(existing_state(state))) as file:
-            for shard, place, *rest in file.execute(rows):
-                yield OpenFailure(shard, place if place > WHOLE else None, *rest)
-    except sqlite3.DatabaseError as error:
-        raise state_error(state, error) from error
+    with opened(existing_state(state)) as file:
+        for shard, place, *rest in file.execute(rows):
+            yield OpenFailure(shard, place if place > WHOLE else None, *rest)

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import orjson
 
+from ingestor.state.file import NO_HASH, existing_state, open_to_read
 from ingestor.state.identity import document_key
-from ingestor.state.lookup import NO_HASH, LedgerReader, existing_state, open_to_read, totals
+from ingestor.state.lookup import LedgerReader, totals
 
 
 class Holding(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ingestor.records import Shard
-from ingestor.state.lookup import LEFT
+from ingestor.state.file import LEFT
 
 
 class Leaving:

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import sqlite3
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -25,25 +23,18 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
-import orjson
 
-from ingestor.errors import ResourceError, reason
-from ingestor.records import Census, Shard, Verdict
+from ingestor.records import Shard
 from ingestor.state.failures import Failures
+from ingestor.state.file import LEFT, NO_HASH, open_to_write, state_errors
+from ingestor.state.intents import Intents
 from ingestor.state.leaving import Leaving
-from ingestor.state.lookup import LEFT, NO_HASH, SCHEMA, UPGRADES, VERSION, other_version, state_error, totals
+from ingestor.state.lookup import totals
 from ingestor.state.touched import Touched, fingerprint
 from ingestor.state.writes import Writes
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-PRAGMAS = {
-    "synchronous": "NORMAL",  # after a power failure the last documents are embedded again
-    "cache_size": -16_384,  # KiB; the index by key is written to all over, and four times as much gains none
-    "wal_autocheckpoint": 16_384,  # pages; such scattered pages are worth collecting
-    "temp_store": "MEMORY",  # what undoes a statement: else three quarters of all that is written
-}
 
 INSERT_RECORDS = """
 INSERT OR REPLACE INTO records
@@ -79,6 +70,7 @@ class Ledger:
     Attributes:
         thread: one thread; `await loop.run_in_executor(ledger.thread, ledger.record, ...)`.
         leaving: what left, and what is in doubt.
+        intents: what is about to be written.
         touched: what changed by date alone.
         failures: what was refused and is still to be mended.
         state_id: names this state file; kept in the collection, so that two state files never feed one
@@ -90,6 +82,7 @@ class Ledger:
         self._file = file
         self.thread = thread
         self.leaving = Leaving(file)
+        self.intents = Intents(file, self.leaving)
         self.touched = Touched(file)
         self.failures = Failures(file)
         self._salt = b""
@@ -103,28 +96,7 @@ class Ledger:
             ConfigError: it is no state file, or one of another version.
             ResourceError: it cannot be written.
         """
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = sqlite3.connect(path, isolation_level=None, timeout=60)
-            file.execute("PRAGMA journal_mode = WAL")
-            for setting, value in PRAGMAS.items():
-                file.execute(f"PRAGMA {setting} = {value}")
-            version = file.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0 and not file.execute("SELECT 1 FROM sqlite_master").fetchone():
-                file.executescript("BEGIN;" + SCHEMA)
-                file.execute("INSERT INTO meta VALUES ('state_id', ?)", (str(uuid.uuid4()),))
-                file.execute("COMMIT")
-                version = VERSION
-            while upgrade := UPGRADES.get(version):
-                file.executescript(f"BEGIN; {upgrade}; COMMIT")
-                version += 1
-        except sqlite3.DatabaseError as error:
-            raise state_error(path, error) from error
-        except OSError as error:
-            raise ResourceError(f"state {path}: {reason(error)}") from error
-        if version != VERSION:
-            raise other_version(path, version)
-        return cls(path, file, thread)
+        return cls(path, open_to_write(path), thread)
 
     async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run one of the methods in the ledger's thread.
@@ -133,10 +105,8 @@ class Ledger:
             ResourceError, ConfigError: the state file cannot be written or read any more.
         """
         loop = asyncio.get_running_loop()
-        try:
+        with state_errors(self._path):
             return await loop.run_in_executor(self.thread, lambda: work(*args, **kwargs))
-        except sqlite3.DatabaseError as error:
-            raise state_error(self._path, error) from error
 
     def close(self) -> None:
         self._file.close()
@@ -203,15 +173,15 @@ class Ledger:
                 " AND key NOT IN (SELECT shard FROM records)",
                 (LEFT,),
             )
-            self._recover()
+            self.intents.recover()
             self._file.execute("UPDATE shards SET position = NULL")
             for position, shard in enumerate(listing):
-                fingerprint = self._fingerprint(shard)
+                wanted = fingerprint(shard, salt)
                 self._file.execute("UPDATE shards SET position = ? WHERE name = ?", (position, shard.name))
                 row = self._file.execute(
                     "SELECT key FROM shards WHERE name = ?1 AND current AND fingerprint = ?2"
                     " AND NOT (?3 AND EXISTS (SELECT 1 FROM failures WHERE shard = ?1))",
-                    (shard.name, fingerprint, retry),
+                    (shard.name, wanted, retry),
                 ).fetchone()
                 if row and not full:
                     passed.append(row[0])
@@ -224,10 +194,6 @@ class Ledger:
                 ).fetchone()[0]
                 to_read.append(replace(shard, key=key, position=position))
         return Plan(to_read, len(passed), *self._count(passed))
-
-    def _fingerprint(self, shard: Shard) -> str:
-        """Of the shard and of the way it is read: either change makes it new."""
-        return fingerprint(shard, self._salt)
 
     def _count(self, shards: Sequence[int]) -> tuple[int, int, dict[str, int]]:
         """Documents in these shards that are stored, that lost their id, and that failed, by kind."""
@@ -262,44 +228,7 @@ class Ledger:
                     )
             self.leaving.doubt(writes.doubtful)
             self.failures.add(writes.failures)
-            self._file.executemany(
-                "DELETE FROM intents WHERE block = ?", ((block,) for block in writes.complete)
-            )
-
-    def intend(self, census: Census) -> None:
-        """Note a block's documents before any of their points can change in the collection: those that are
-        new, and those that fail now and are stored as they were.
-        """
-        lost = (census.verdicts == Verdict.FAILED) & (census.stored > 0)
-        rows = np.flatnonzero((census.verdicts == Verdict.NEW) | lost).tolist()
-        if rows:
-            ids, most = census.ids, np.maximum(census.chunks, census.stored)[rows].tolist()
-            keys, places = census.keys[rows].tolist(), census.places[rows].tolist()
-            documents = orjson.dumps((keys, [ids[row] for row in rows], most, places))
-            self._file.execute(
-                "INSERT OR REPLACE INTO intents VALUES (?, ?, ?)", (census.block, census.shard.key, documents)
-            )
-
-    def _recover(self) -> None:
-        """What an interrupted run had under way is in doubt: some of its points may have been written.
-
-        A record that was recorded is not, but an earlier one of the same id says nothing about it.
-        """
-        intents = self._file.execute("SELECT shard, documents FROM intents").fetchall()
-        recorded = (
-            "SELECT 1 FROM records WHERE shard = ? AND key = ? AND id = ? AND chunks <> 0 AND place >= ?"
-        )
-        for shard, packed in intents:
-            keys, ids, most, *places = orjson.loads(packed)
-            at = places[0] if places else [math.inf] * len(ids)  # written by an earlier version: all of them
-            self.leaving.doubt(
-                [
-                    (key, id_, chunks)
-                    for key, id_, chunks, place in zip(keys, ids, most, at, strict=True)
-                    if not self._file.execute(recorded, (shard, key, id_, place)).fetchone()
-                ]
-            )
-        self._file.execute("DELETE FROM intents")
+            self.intents.forget(writes.complete)
 
     def finish(self, shard: Shard, digest: str | None = None) -> int:
         """All of a shard is settled: what earlier readings of it held is sorted out, and it may be passed
@@ -318,7 +247,7 @@ class Ledger:
             self.failures.replace_earlier(shard)
             self._file.execute(
                 "UPDATE shards SET fingerprint = ?, digest = ? WHERE key = ?",
-                (self._fingerprint(shard), digest, shard.key),
+                (fingerprint(shard, self._salt), digest, shard.key),
             )
         return equal
 

@@ -25,8 +25,8 @@ from ingestor.sources import documents
 from ingestor.sources.fields import MISSING, Fields, find
 from ingestor.sources.read import read_blocks
 from ingestor.sources.remote import Remote
+from ingestor.state.file import SCHEMA
 from ingestor.state.identity import salt_of
-from ingestor.state.lookup import SCHEMA
 
 SHARDS, BLOCKS = 24, 8
 """Of a few shards several blocks are looked at, of many one each."""

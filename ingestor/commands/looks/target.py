@@ -13,7 +13,8 @@ from ingestor.running import wiring
 from ingestor.running.generations import stand
 from ingestor.sink import check_target, collection
 from ingestor.sink.remarks import remarks
-from ingestor.state.lookup import check_version, read_status
+from ingestor.state.file import check_version
+from ingestor.state.lookup import read_status
 
 
 def state(settings: Settings) -> Look:
