@@ -14,6 +14,7 @@ import pytest
 import structlog
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -21,7 +22,7 @@ from ingestor.device import DeviceBatch
 from ingestor.encoding.compiling import CompiledEncoder, compile_encoder
 from ingestor.encoding.encoder import Encoder, load_model
 from ingestor.encoding.model import resolve
-from ingestor.encoding.packed import PackedEncoder
+from ingestor.encoding.packed import PackedEncoder, with_layers_compiled
 from tests.fakes import chunk_block, token_batch
 from tests.models import on_cpu, save_model
 
@@ -198,13 +199,15 @@ class Quick(PackedEncoder):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("family", ["bert", "xlm-roberta"])
-async def test_a_real_model_is_compiled_once_for_all_batches(
+@pytest.mark.parametrize("family", ["bert", "xlm-roberta", "gemma3_text"])
+async def test_a_layer_is_compiled_once_for_all_layers_and_batches(
     family: str, tmp_path: Path, opaque_attention: str
 ) -> None:
     save_model(tmp_path, family, gentle=True)
     spec = resolve(str(tmp_path / "model"))
     eager = Quick(load_model(spec, torch.float32), spec, attention=opaque_attention)
+    torch.compiler.reset()
+    counters["stats"].clear()
     with torch.inference_mode(), structlog.testing.capture_logs() as logs:
         encoder = await compiled(eager)
         assert isinstance(encoder, CompiledEncoder), logs
@@ -213,6 +216,16 @@ async def test_a_real_model_is_compiled_once_for_all_batches(
             some = on_cpu(token_batch(_chunks(lengths, number)))
             torch.testing.assert_close(encoder.forward(some), eager.forward(some), atol=1e-4, rtol=1e-4)
     assert encoder._refusals == 0
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_model_with_compiled_layers_takes_no_more_memory(tmp_path: Path) -> None:
+    save_model(tmp_path, "bert")
+    model = load_model(resolve(str(tmp_path / "model")), torch.float32)
+    twin = with_layers_compiled(model, "eager")
+    tensors = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
+    assert {name: tensor.data_ptr() for name, tensor in twin.state_dict().items()} == tensors
+    assert not any(part._compiled_call_impl for part in model.modules())  # the model as it is stays so
 
 
 def _chunks(lengths: list[int], number: int) -> list[list[int]]:

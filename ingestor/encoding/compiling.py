@@ -23,8 +23,8 @@ from ingestor.encoding.encoder import Encoder
 from ingestor.errors import EncoderError
 from ingestor.telemetry import logger
 
-LIMIT_S = 300.0
-"""A compiler that is still at work then is abandoned; half a minute is usual, in eight bits up to 76 s."""
+LIMIT_S = 180.0
+"""A compiler that is still at work then is abandoned; ten seconds are usual."""
 SAME_COSINE = 0.999
 """Lowest between a chunk's vectors of the compiled model and of the model as it is."""
 ROUNDED_COSINE = 0.98
@@ -89,7 +89,7 @@ class CompiledEncoder:
         if compiled is None or batch.rows < 2 or len(batch.tokens) < FEW_TOKENS:
             return self._eager.forward(batch)
         try:
-            # Compiling once more, for a batch unlike the others, would stop the run for half a minute.
+            # Compiling once more, for a batch unlike the others, would stop the run for seconds.
             with torch.compiler.set_stance("fail_on_recompile"):
                 return compiled.forward(batch)
         except torch.OutOfMemoryError:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import copy
 import inspect
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ingestor.device import DeviceBatch
 from ingestor.encoding.head import Head
@@ -55,9 +56,9 @@ class PackedEncoder:
         self._most: int | None = None
 
     def compiled(self, most_tokens: int, *, backend: str = "inductor") -> PackedEncoder:
-        """The same encoder, whose first forward compiles the model; a chunk has at most `most_tokens`."""
+        """The same encoder, whose first forward compiles; a chunk has at most `most_tokens`."""
         twin = copy.copy(self)
-        twin._model = torch.compile(self._model, dynamic=True, backend=backend)
+        twin._model = with_layers_compiled(self._model, backend)
         twin._most = most_tokens
         return twin
 
@@ -65,9 +66,8 @@ class PackedEncoder:
         tokens, offsets, longest = batch.tokens[None], batch.offsets, self._most
         if longest is None:
             longest = batch.longest
-        else:  # what was compiled holds for any batch: a fixed longest chunk, and no views of other tensors
-            tokens, offsets = tokens.clone(), offsets.clone()
-            torch._dynamo.mark_dynamic(tokens, 1)
+        else:  # what was compiled holds for any batch: a fixed longest chunk, and no view of another tensor
+            offsets = offsets.clone()
         hidden = self._model(
             input_ids=tokens,
             position_ids=self._positions(batch)[None],
@@ -84,6 +84,16 @@ class PackedEncoder:
         total = len(batch.tokens)
         starts = torch.repeat_interleave(batch.offsets[:-1], batch.offsets.diff(), output_size=total)
         return torch.arange(self._first, total + self._first, device=starts.device) - starts
+
+
+def with_layers_compiled(model: nn.Module, backend: str) -> nn.Module:
+    """A copy with the same tensors, whose layers run compiled: the first of a kind, for all of them."""
+    tensors = chain(model.parameters(), model.buffers())
+    twin = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    layers = max((part for part in twin.modules() if isinstance(part, nn.ModuleList)), key=len)
+    for layer in layers:
+        layer.compile(dynamic=True, backend=backend)
+    return twin
 
 
 def register_varlen() -> str:

@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     from ingestor.device import Device
     from ingestor.encoding.encoder import Encoder
 
-COMPILING_PAYS_S = 1800.0
-"""Compiling takes up to half a minute before the first batch; the model is 7 to 18 % faster then. That is won
-back after eight minutes at the latest, if all of the work is new and the GPU is what limits it.
+COMPILING_PAYS_S = 600.0
+"""Compiling takes about ten seconds before the first batch; the model is 9 % faster then. That is won back
+after two minutes, if all of the work is new and the GPU is what limits it.
 """
-COMPILING_EIGHT_BITS_PAYS_S = 180.0
-"""In eight bits compiling takes 35 to 76 s, and the model is 2.5 times as fast then, which is won back after
-one to two minutes' work of the model as it is.
-"""
+COMPILING_EIGHT_BITS_PAYS_S = 60.0
+"""The same in eight bits, where a compiled model is 2.5 times as fast."""
 BYTES_PER_TOKEN = 5
 PACKED_FACTOR = 3
 PACKED_NAMES = (".gz", ".bz2", ".zst", ".xz")
