@@ -164,7 +164,7 @@ def check_options(options: RunOptions, outputs: Outputs) -> None:
 
         require_libraries()
     for option, path in (("report", outputs.report), ("html", outputs.html), ("chunks", options.chunks)):
-        if path and not os.access(path if path.exists() else path.parent, os.W_OK):
+        if path and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
             raise ConfigError(f"--{option} {path}: cannot be written; make its folder, or name another")
 
 

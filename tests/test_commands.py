@@ -89,6 +89,22 @@ def test_search_with_a_filter(ask, condition, found):
     assert {hit["document"] for hit in json.loads(out)["hits"]} == found
 
 
+def test_search_with_a_filter_by_a_number_that_is_kept_as_text(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(CONFIG)
+    Path("shards").mkdir()
+    large = 10**30
+    lines = [json.dumps({"id": n, "text": "salt", "year": large + n}) for n in range(2)]
+    Path("shards", "a.jsonl").write_text("\n".join(lines))
+    assert cli.execute(["--config", "c.yaml", "--no-progress"]) == 0
+    for year, documents in ((large + 1, ["1"]), (1 << 63, []), ("9" * 5000, [])):
+        capsys.readouterr()
+        assert (
+            cli.execute(["search", "--config", "c.yaml", "salt", "--json", "--filter", f"year={year}"]) == 0
+        )
+        assert [hit["document"] for hit in json.loads(capsys.readouterr().out)["hits"]] == documents
+
+
 def test_search_warns_of_a_filter_by_a_field_that_is_not_there(ask):
     code, out, err = ask("search", "salt", "--filter", "knid=even", "--filter", "year=1")
     assert (code, out.splitlines()[1]) == (0, "  nothing found")
@@ -112,6 +128,7 @@ def test_search_warns_of_a_long_query(ask):
         ('{"text": "a"}', "line 2: a query needs an _id"),
         ("[1]", "line 2: a query needs a text"),
         ("{", "line 2: not JSON"),
+        ("[" * 100_000, "line 2: not JSON"),
     ],
 )
 def test_search_with_a_bad_query(ask, folder, line, said):

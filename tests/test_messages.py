@@ -66,6 +66,8 @@ MISTAKES = [
     M("CONFIG --profile-window 5", 2, "two numbers", "--profile-window 5", "as in 20,20"),
     M("CONFIG --html no/r.html", 2, "cannot be written", "--html no/r.html", "make its folder"),
     M("CONFIG --report no/r.json", 2, "cannot be written", "--report no/r.json", "make its folder"),
+    M("CONFIG --report shards", 2, "cannot be written", "--report shards", "name another"),
+    M("CONFIG --dry-run --chunks shards", 2, "cannot be written", "--chunks shards", "name another"),
     M("search CONFIG", 2, "either a text", "search", "--queries FILE"),
     M("search CONFIG x --filter y", 2, "y", "--filter", "write --filter field=value"),
     M("search CONFIG --queries none", 2, "No such file", "--queries none", "name a file"),

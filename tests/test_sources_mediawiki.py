@@ -53,6 +53,31 @@ async def test_encodings_by_mark_and_by_declaration(tmp_path: Path, encoding: st
     assert [document.text for document in found.documents] == ["na\u00efve"]
 
 
+@pytest.mark.parametrize(
+    ("declared", "kind"),
+    [
+        ("nobodys", "wrong_format"),
+        ("base64", "wrong_format"),
+        ("rot13", "wrong_format"),
+        ("punycode", "corrupt_input"),
+    ],
+)
+async def test_declarations_of_no_encoding_end_the_shard_alone(
+    tmp_path: Path, declared: str, kind: str
+) -> None:
+    write(tmp_path, f'<?xml version="1.0" encoding="{declared}"?>\n', HEAD, page(1, "One."), END)
+    write(tmp_path, HEAD, page(2, "Two."), END, name="b.xml")
+    found = await read_paths(tmp_path)
+    assert [error for error, _ in found.ends["a.xml"].errors] == [kind]
+    assert found.ids == ["2"]
+
+
+async def test_the_number_of_a_revision_that_is_none(tmp_path: Path) -> None:
+    path = write(tmp_path, HEAD, page(1, "One.").replace("<id>10</id>", f"<id>{'9' * 5000}</id>"), END)
+    [document] = (await read_paths(path, fields=replace(FIELDS, metadata=None))).documents
+    assert document.payload["revision"] is None
+
+
 async def test_the_latest_revision_counts(tmp_path: Path) -> None:
     revisions = "".join(
         f"<revision><id>{number}</id><timestamp>{time}</timestamp><text>{number}</text></revision>"

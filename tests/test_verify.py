@@ -17,10 +17,11 @@ from ingestor import cli
 from ingestor.commands.comparing import Comparison, cosine_of
 from ingestor.commands.verify import findings
 from ingestor.lock import Lock
-from ingestor.sink import IndexState
+from ingestor.sink import IndexState, open_reader
 from ingestor.sink.engine import load_shard
 from ingestor.state.identity import point_id
 from tests.running import DIMENSION, Workplace, documents
+from tests.sinks import embedded
 
 pytestmark = pytest.mark.whole
 
@@ -156,11 +157,15 @@ def test_a_vector_that_is_not_its_texts(copy):
 
 def test_points_of_others_are_no_difference(copy):
     vector = np.ones(DIMENSION, np.float32).data
-    theirs = [edge.Point(7, vector, {"document": "d1", "chunk": 0}), edge.Point("ab" * 16, vector, None)]
+    named = {"document": "d1", "chunk": "the first"}
+    theirs = [edge.Point(7, vector, named), edge.Point("ab" * 16, vector, None)]
     copy.update(edge.UpdateOperation.upsert_points(theirs))
     code, found = copy.compare("--sample", "0")
     assert (code, found["foreign"], found["same"]) == (0, 2, True)
     assert "warn foreign" in copy.ask("--sample", "0")[1]
+    with closing(open_reader(embedded(copy.folder / "qdrant", dimension=DIMENSION))) as reader:
+        [hits] = reader.search(np.ones((1, DIMENSION), np.float32), 2)
+    assert {hit.payload.get("chunk") for hit in hits} == {"the first", None}
 
 
 def test_what_is_in_doubt_is_neither_missing_nor_too_much(copy):

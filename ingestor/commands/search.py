@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -17,11 +18,13 @@ from ingestor.running import wiring
 from ingestor.running.generations import stand
 from ingestor.sink import Hit, Reader, open_reader
 from ingestor.sources.fields import MISSING, find
+from ingestor.sources.values import INT64
 
 Warn = Callable[[str], None]
 
 SHOWN_CHARACTERS = 300
 NOT_FOR_FILTERS = {"text"}
+NUMBER = re.compile(r"-?\d{1,20}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def read_queries(text: str | None, file: Path | None) -> list[Query]:
 def a_query(said: str | dict[str, Any], where: str) -> Query:
     try:
         fields = json.loads(said) if isinstance(said, str) else said
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f'{where}: not JSON: {error}; write {{"_id": "1", "text": "..."}}') from error
     text = fields.get("text") if isinstance(fields, dict) else None
     if not isinstance(text, str) or not text.strip():
@@ -78,13 +81,15 @@ def a_query(said: str | dict[str, Any], where: str) -> Query:
 
 
 def read_filter(where: Sequence[str]) -> dict[str, str | int]:
-    """`field=value` as a condition; a value of digits is a number, one in quotes is text."""
+    """`field=value` as a condition; a value of digits is a number, one in quotes is text, and so is a number
+    that is too large for the collection, which keeps it as text.
+    """
     found: dict[str, str | int] = {}
     for condition in where:
         field, equals, value = condition.partition("=")
         if not field or not equals:
             raise ConfigError(f"--filter {condition}: write --filter field=value")
-        if value.removeprefix("-").isdecimal():
+        if NUMBER.fullmatch(value) and int(value) in INT64:
             found[field] = int(value)
         else:
             found[field] = value[1:-1] if value[:1] == value[-1:] == '"' and len(value) > 1 else value

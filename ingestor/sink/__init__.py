@@ -80,9 +80,10 @@ class Hit:
 
     @classmethod
     def of(cls, score: float, payload: dict[str, Any]) -> Hit:
-        """Make a hit of a stored point's payload."""
+        """Make a hit of a stored point's payload, which others may have written, too."""
         rest = dict(payload)
-        document, chunk = str(rest.pop("document", "")), int(rest.pop("chunk", 0))
+        document = str(rest.pop("document", ""))
+        chunk = rest.pop("chunk") if isinstance(rest.get("chunk"), int) else 0
         return cls(document, chunk, score, str(rest.pop("text", "")), rest)
 
 

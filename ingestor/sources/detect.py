@@ -62,11 +62,12 @@ def decoder_of(encoding: str) -> codecs.IncrementalDecoder | None:
     Half a pair of UTF-16 is kept as what no UTF-8 is, so that its record alone is refused.
 
     Raises:
-        SourceError: wrong_format, for an encoding nobody knows.
+        SourceError: wrong_format, for an encoding that nobody knows, or that is none of text.
     """
     try:
         codec = codecs.lookup(encoding)
-    except LookupError as error:
+        "".encode(encoding)  # which codecs that are of no text refuse: base64, rot13
+    except (LookupError, UnicodeError) as error:
         raise SourceError(
             "wrong_format", f"the XML declaration names an unknown encoding: {encoding}"
         ) from error

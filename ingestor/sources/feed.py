@@ -116,8 +116,9 @@ class Feed:
             return data
         try:
             return self._decoder.decode(data, final).encode("utf-8", "surrogatepass")
-        except UnicodeDecodeError as error:
-            raise SourceError("corrupt_input", f"no {error.encoding}: {error.reason}") from error
+        except UnicodeError as error:  # not all codecs say more
+            name, why = getattr(error, "encoding", "such text"), getattr(error, "reason", error)
+            raise SourceError("corrupt_input", f"no {name}: {why}") from error
 
     def _last_character(self) -> bytes:
         try:

@@ -23,6 +23,7 @@ PAGE_END = b"</page>"
 PAGE_START = re.compile(rb"<page[\s>]")
 NAMESPACES = re.compile(rb"<namespaces>.*?</namespaces>", re.DOTALL)
 DECLARATION = re.compile(rb"<!(?:DOCTYPE|ENTITY)", re.IGNORECASE)
+NUMBER = re.compile("[0-9]{1,18}")
 REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 CANONICAL = frozenset(
     ("media", "special", "user", "project", "file", "image", "mediawiki", "template", "help", "category")
@@ -133,9 +134,12 @@ def _document(
         return Skipped(place, "model")
     if not revision or not VISIBLE.search(text):
         return Skipped(place, "empty_text")
-    record = {"id": page.findtext("id", "").strip(), "title": title, "ns": 0, "text": text}
-    record |= {
-        "revision": int(revision.id) if revision.id.isdecimal() else None,
+    record = {
+        "id": page.findtext("id", "").strip(),
+        "title": title,
+        "ns": 0,
+        "text": text,
+        "revision": int(revision.id) if NUMBER.fullmatch(revision.id) else None,
         "timestamp": revision.timestamp,
     }
     return document(record, _fitted(fields), shard, place, exact=True)
