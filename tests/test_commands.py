@@ -10,6 +10,7 @@ import pytest
 from ingestor import cli
 from ingestor.commands.status import model as model_named
 from ingestor.lock import Lock
+from ingestor.sink.folder import read_manifest, write_manifest
 
 CONFIG = """
 source: {paths: [shards], metadata_fields: [kind, year]}
@@ -142,6 +143,20 @@ def test_search_with_another_model(ask):
     code, out, err = ask("search", "salt", "--set", "encoder.model=hash:32")
     assert (code, out) == (4, "")
     assert len(err.splitlines()) == 1
+
+
+def test_search_in_a_collection_of_eight_bits_with_a_model_of_more(ask, folder):
+    """Vectors in eight bits are a class of their own, whichever side names them."""
+    place = folder / "qdrant" / "small"
+    manifest = read_manifest(place) or {}
+    vector = manifest["identity"]["vector"] | {"precision": "int8"}
+    try:
+        write_manifest(place, manifest | {"identity": manifest["identity"] | {"vector": vector}})
+        code, out, err = ask("search", "salt")
+    finally:
+        write_manifest(place, manifest)
+    assert (code, out) == (4, "")
+    assert "precision: 'int8' there, None here" in err
 
 
 def test_where_nothing_is_yet(ask, folder):

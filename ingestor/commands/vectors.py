@@ -17,6 +17,7 @@ from ingestor.records import Int32s
 from ingestor.running import wiring
 from ingestor.running.engine import device_of
 from ingestor.sink import Float32s, Reader
+from ingestor.sink.collection import differing
 from ingestor.state.lookup import read_meta
 
 TooLong = Callable[[int, int, int], None]
@@ -33,13 +34,10 @@ def check_model(reader: Reader, spec: ModelSpec, settings: Settings) -> None:
     Raises:
         IdentityMismatchError: it was written with another one.
     """
-    qdrant = settings.qdrant
-    wanted = wiring.identity_of(settings, spec)["vector"]
-    stored = (reader.identity() or {}).get("vector", wanted)
-    if differing := [name for name in wanted if stored.get(name) != wanted[name]]:
-        says = "; ".join(f"{name}: {stored.get(name)!r} there, {wanted[name]!r} here" for name in differing)
+    here = wiring.identity_of(settings, spec)["vector"]
+    if said := differing((reader.identity() or {}).get("vector", here), here):
         raise IdentityMismatchError(
-            f"collection {qdrant.collection!r} holds vectors of another model ({says});"
+            f"collection {settings.qdrant.collection!r} holds vectors of another model ({said});"
             " use the configuration that it was written with"
         )
 

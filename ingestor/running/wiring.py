@@ -10,6 +10,7 @@ from ingestor.encoding import model
 from ingestor.encoding.model import ModelSpec
 from ingestor.errors import ConfigError, IdentityMismatchError, ModelError
 from ingestor.sink import Target
+from ingestor.sink.collection import differing
 from ingestor.sources import Fields, listing
 from ingestor.sources.listing import Listing
 from ingestor.sources.remote import Remote
@@ -106,10 +107,8 @@ def check_known(settings: Settings, there: dict[str, Any] | None, here: dict[str
     """
     if there is None or there == here:
         return
-    names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
-    differing = "; ".join(f"{name}: {there.get(name)!r} there, {here.get(name)!r} here" for name in names)
     raise IdentityMismatchError(
-        f"state {settings.state}: the collection holds vectors of another model ({differing});"
+        f"state {settings.state}: the collection holds vectors of another model ({differing(there, here)});"
         " nothing was written. Use another collection and state, or --recreate to embed everything anew"
     )
 

@@ -153,9 +153,9 @@ def check(found: Existing, target: Target, identity: Mapping[str, Any], *, adopt
                 " written. Use another collection, --adopt to write beside them, or --recreate to drop them"
             )
         return
-    if differing := _differing(known.get("vector"), identity.get("vector")):
+    if said := differing(known.get("vector"), identity.get("vector")):
         raise IdentityMismatchError(
-            f"{target}: it holds vectors of another model ({differing}); nothing was written. Use another"
+            f"{target}: it holds vectors of another model ({said}); nothing was written. Use another"
             " collection, or --recreate to embed everything anew"
         )
     if found.points:
@@ -210,7 +210,8 @@ def _check_calibration(known: Mapping[str, Any], target: Target, identity: Mappi
         )
 
 
-def _differing(there: Mapping[str, Any] | None, here: Mapping[str, Any] | None) -> str:
+def differing(there: Mapping[str, Any] | None, here: Mapping[str, Any] | None) -> str:
+    """What differs between two vector identities, in words; "" where they are the same."""
     there, here = there or {}, here or {}
     names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
     return "; ".join(f"{name}: {there.get(name)!r} there, {here.get(name)!r} here" for name in names)
