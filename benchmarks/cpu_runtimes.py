@@ -29,6 +29,7 @@ from parts.stopwatch import MODEL
 
 FORMS = (
     ("torch", "float32"),
+    ("torch", "bfloat16"),
     ("onnx", "float32"),
     ("openvino", "float32"),
     ("openvino", "bfloat16"),

@@ -25,7 +25,7 @@ from ingestor import cli
 from ingestor.commands.check import as_json, check, summary
 from ingestor.commands.common import Finding
 from ingestor.commands.looks import machine
-from ingestor.config.settings import load
+from ingestor.config.settings import Settings, load
 from ingestor.lock import Lock
 from tests.running import Workplace, documents
 from tests.servers import QdrantServer
@@ -407,6 +407,24 @@ def test_for_people_and_for_programs(folder, capsys):
     assert cli.execute(["check", "--config", "c.yaml", "--quick", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [finding["name"] for finding in found] == [name for name in NAMES if name != "encoder"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "encoder", "told"),
+    [
+        ("avx2 amx_bf16 amx_int8", {"model": "some/model"}, True),
+        ("avx2 avx512f", {"model": "some/model"}, False),
+        ("avx2 amx_bf16", {"model": "some/model", "precision": "bfloat16"}, False),
+        ("avx2 amx_bf16", {"model": "hash:64"}, False),
+    ],
+)
+def test_a_processor_that_is_fast_in_16_bits_is_told(flags, encoder, told, tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t\t: fpu {flags}\n")
+    monkeypatch.setattr(machine, "PROCESSOR", tmp_path / "cpuinfo")
+    settings = Settings.model_validate(GOOD | {"encoder": {"device": "cpu", **encoder}})
+    ((verdict, detail),) = machine.device(settings)
+    assert verdict == "ok"
+    assert ("encoder.precision: bfloat16" in detail) is told
 
 
 @pytest.mark.parametrize("width", [40, 100])

@@ -80,6 +80,8 @@ def peer(backend: str, precision: str, batch: str, model: str, passages: list[st
     if backend == "openvino":
         hint = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}[precision]
         arguments = {"ov_config": {"INFERENCE_PRECISION_HINT": hint}}
+    if backend == "torch":
+        arguments = {"dtype": getattr(torch, precision)}
     if backend == "onnx":
         arguments = {"provider": "CPUExecutionProvider"}
     library: Any = SentenceTransformer
