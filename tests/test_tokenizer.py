@@ -144,10 +144,14 @@ def test_no_blank_lies_beyond_the_table() -> None:
     assert max(blanks) < len(word_memo._BLANK) - 1
 
 
-def test_lower_case_can_be_demanded() -> None:
-    spec = resolve(MINILM)
-    tokenizer = ModelTokenizer(replace(spec, lower_case=True))
-    assert_same(tokenizer, bare(spec), "Grüße aus KÖLN, İstanbul")
+@pytest.mark.parametrize("normalizer", [None, normalizers.NFC()], ids=["none", "nfc"])
+def test_lower_case_can_be_demanded(normalizer: Any, tmp_path: Path) -> None:
+    library = Library.from_str(byte_level().to_str())
+    library.normalizer = normalizer
+    spec = spec_of(library, tmp_path)
+    cased, lowered = ModelTokenizer(spec), ModelTokenizer(replace(spec, lower_case=True))
+    [shouted, said], [heard] = cased.ids(["IN KÖLN", "in köln"]), lowered.ids(["IN KÖLN"])
+    assert heard.tolist() == said.tolist() != shouted.tolist()
 
 
 def test_no_memory_where_tokens_depend_on_more_than_their_piece() -> None:
