@@ -1,7 +1,7 @@
 """Everything that can go wrong and that the caller may tell apart.
 
 Each error carries a message for people: what happened, where, and what to do. `cli` turns it into one line
-    and the exit code named here; nothing else prints.
+and the exit code named here; nothing else prints.
 """
 
 from __future__ import annotations
@@ -71,6 +71,11 @@ def reason(error: OSError) -> str:
 def told(error: OSError) -> str:
     """The same with the file's name, where there is one."""
     return f"{error.filename}: {reason(error)}" if error.filename else reason(error)
+
+
+def one_line(error: BaseException, most: int | None = None) -> str:
+    """What a library says of its own error, in one line of at most so many characters."""
+    return " ".join(str(error).split())[:most] or type(error).__name__
 
 
 @contextmanager

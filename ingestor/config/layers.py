@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from ingestor.errors import ConfigError
+from ingestor.errors import ConfigError, one_line
 
 Place = tuple[str | int, ...]
 Tree = dict[str, Any]
@@ -131,7 +131,7 @@ def compose(text: str, name: str) -> yaml.Node | None:
         hint = WITH_TAB if "\\t" in problem else OTHERWISE
         raise ConfigError(f"{where}: not valid YAML: {problem}; {hint}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{name}: not valid YAML: {one_line(error)}") from error
 
 
 def plain(

@@ -20,7 +20,7 @@ from torch.nn import functional
 from ingestor.device import DONE, DeviceBatch
 from ingestor.encoding.budget import made_up
 from ingestor.encoding.encoder import Encoder
-from ingestor.errors import EncoderError
+from ingestor.errors import EncoderError, one_line
 from ingestor.telemetry import logger
 
 LIMIT_S = 180.0
@@ -197,5 +197,4 @@ def _raise_in(thread: int, error: type[BaseException]) -> None:
 
 
 def _as_it_is(error: Exception) -> None:
-    line = " ".join(str(error).split())[:300] or type(error).__name__
-    logger().warning("compile", error=line, then="the model runs as it is")
+    logger().warning("compile", error=one_line(error, 300), then="the model runs as it is")

@@ -18,7 +18,7 @@ from ingestor.encoding.float8 import to_float8
 from ingestor.encoding.head import Head
 from ingestor.encoding.model import ModelSpec
 from ingestor.encoding.padded import PaddedEncoder, TorchHidden
-from ingestor.errors import ConfigError, ModelError
+from ingestor.errors import ConfigError, ModelError, one_line
 from ingestor.records import Batch
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -93,8 +93,7 @@ def load_model(spec: ModelSpec, dtype: torch.dtype) -> Any:
                 spec.folder, local_files_only=True, dtype=dtype, output_loading_info=True
             )
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(f"{spec.name}: transformers cannot load it: {reason}") from error
+        raise ModelError(f"{spec.name}: transformers cannot load it: {one_line(error)}") from error
     missing = sorted(name for name in loading["missing_keys"] if not name.startswith("pooler."))
     if missing:
         raise ModelError(f"{spec.name}: {spec.folder} lacks the weights {', '.join(missing[:3])} …")

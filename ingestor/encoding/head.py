@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from ingestor.encoding.model import ModelSpec
 from ingestor.encoding.model_modules import LAYER_WEIGHTS, Layer
-from ingestor.errors import ModelError
+from ingestor.errors import ModelError, one_line
 
 
 class Head:
@@ -76,7 +76,7 @@ def _load(model: str, layer: Layer) -> nn.Module:
     try:
         inner.load_state_dict({key.removeprefix(f"{name}."): value.float() for key, value in weights.items()})
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(f"{model}: the weights in {layer.folder} are of another module: {reason}") from error
+        said = one_line(error)
+        raise ModelError(f"{model}: the weights in {layer.folder} are of another module: {said}") from error
     activation: nn.Module = getattr(nn, layer.activation)()
     return nn.Sequential(inner, activation).eval().requires_grad_(False)

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from ingestor.encoding import model_files, model_modules
 from ingestor.encoding.model_modules import Layer, Modules
-from ingestor.errors import ModelError
+from ingestor.errors import ModelError, one_line
 
 Pooling = Literal["mean", "cls", "last"]
 
@@ -190,10 +190,9 @@ def _snapshot(model: str, revision: str | None, patterns: list[str]) -> Path:
         )
     except (OSError, HFValidationError, RevisionResolutionError) as error:
         at = f" at revision {revision}" if revision else ""
-        reason = " ".join(str(error).split())
         raise ModelError(
             f"{model}{at}: neither a folder here nor to be had from the hub; check the name, the network,"
-            f" and HF_TOKEN if it is not public: {reason}"
+            f" and HF_TOKEN if it is not public: {one_line(error)}"
         ) from error
     return Path(found)
 

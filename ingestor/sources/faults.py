@@ -16,6 +16,7 @@ from ingestor.errors import (
     ResourceError,
     SourceError,
     TransientSourceError,
+    one_line,
 )
 from ingestor.sources.urls import shown, without_secrets
 
@@ -130,5 +131,4 @@ def _detail(error: Exception) -> str:
     """One line, without secrets."""
     if type(error).__name__ == "ClientPayloadError":
         return "the connection broke off"
-    line = without_secrets(" ".join(str(error).split()))
-    return line or type(error).__name__
+    return without_secrets(one_line(error))

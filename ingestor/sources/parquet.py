@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ingestor.errors import SourceError
+from ingestor.errors import SourceError, one_line
 from ingestor.records import Document, Failure, RawBlock, Shard, Skipped
 from ingestor.sources.cutting import Cut, Limits, Splitter, too_long
 from ingestor.sources.fields import Fields, document, find
@@ -115,7 +115,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except pa.ArrowNotImplementedError as error:
-        raise SourceError("unsupported_type", _line(error)) from error
+        raise SourceError("unsupported_type", one_line(error)) from error
     except OSError as error:
         if error.errno is not None:
             raise
@@ -127,13 +127,9 @@ def _told() -> Iterator[None]:
 def _unreadable(error: Exception) -> SourceError:
     if "crypt" in str(error):
         return SourceError(
-            "unreadable", f"an encrypted Parquet file, for which there is no key: {_line(error)}"
+            "unreadable", f"an encrypted Parquet file, for which there is no key: {one_line(error)}"
         )
-    return SourceError("corrupt_input", _line(error))
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return SourceError("corrupt_input", one_line(error))
 
 
 def documents(block: RawBlock, fields: Fields) -> Iterator[Document | Failure | Skipped]:

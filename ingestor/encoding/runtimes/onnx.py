@@ -12,7 +12,7 @@ from torch import Tensor
 from ingestor.encoding.encoder import load_model
 from ingestor.encoding.model import ModelSpec
 from ingestor.encoding.runtimes.graph import INPUTS, Graph, example, inputs_of, quiet
-from ingestor.errors import ConfigError, ResourceError, installing
+from ingestor.errors import ConfigError, ResourceError, installing, one_line
 
 MODEL = "model.onnx"
 _OUTPUT = "hidden"
@@ -58,9 +58,8 @@ def export(spec: ModelSpec, folder: Path) -> None:
                 dynamo=False,
             )
     except torch.onnx.OnnxExporterError as error:
-        reason = " ".join(str(error).split())[:300]
         raise ConfigError(
-            f"encoder.runtime: onnx: the model cannot be written as ONNX: {reason}"
+            f"encoder.runtime: onnx: the model cannot be written as ONNX: {one_line(error, 300)}"
             f"; what it needs comes with {installing('onnx')}"
         ) from error
 
@@ -111,9 +110,8 @@ class OnnxHidden:
                 providers=[(name, _OPTIONS.get(name, {})) for name in chosen],
             )
         except Exception as error:  # its own kinds derive from nothing else
-            reason = " ".join(str(error).split())[:300]
             raise ResourceError(
-                f"{folder}: ONNX Runtime cannot load it; remove it and run again: {reason}"
+                f"{folder}: ONNX Runtime cannot load it; remove it and run again: {one_line(error, 300)}"
             ) from error
         self.provider: str = self._session.get_providers()[0]
 

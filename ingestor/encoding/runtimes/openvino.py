@@ -12,7 +12,7 @@ from torch import Tensor
 from ingestor.encoding.encoder import load_model
 from ingestor.encoding.model import ModelSpec
 from ingestor.encoding.runtimes.graph import EXAMPLE_SHAPE, INPUTS, Graph, example, inputs_of, quiet
-from ingestor.errors import ConfigError, EncoderError, ResourceError, installing
+from ingestor.errors import ConfigError, EncoderError, ResourceError, installing, one_line
 
 MODEL = "model.xml"
 _HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}  # int8: of what is not quantized
@@ -49,9 +49,9 @@ def export(spec: ModelSpec, folder: Path) -> None:
         with quiet(), torch.inference_mode():
             found = ov.convert_model(graph, example_input=example(), input=inputs)
     except Exception as error:  # it may raise anything
-        reason = " ".join(str(error).split())[:300]
         raise EncoderError(
-            f"OpenVINO cannot take this model ({spec.architecture}); set encoder.runtime to torch: {reason}"
+            f"OpenVINO cannot take this model ({spec.architecture}); set encoder.runtime to torch:"
+            f" {one_line(error, 300)}"
         ) from error
     ov.save_model(found, folder / MODEL, compress_to_fp16=False)
 
@@ -79,9 +79,8 @@ class OpenVinoHidden:
         try:
             compiled = library().Core().compile_model(folder / MODEL, "CPU", options)
         except RuntimeError as error:
-            reason = " ".join(str(error).split())[:300]
             raise ResourceError(
-                f"{folder}: OpenVINO cannot load it; remove it and run again: {reason}"
+                f"{folder}: OpenVINO cannot load it; remove it and run again: {one_line(error, 300)}"
             ) from error
         self._request = compiled.create_infer_request()
 

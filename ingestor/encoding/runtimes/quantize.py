@@ -14,7 +14,7 @@ import numpy as np
 
 from ingestor.encoding.runtimes.graph import INPUTS
 from ingestor.encoding.runtimes.openvino import MODEL, library
-from ingestor.errors import ConfigError, EncoderError, installing
+from ingestor.errors import ConfigError, EncoderError, installing, one_line
 from ingestor.records import Int32s
 
 
@@ -53,9 +53,8 @@ def quantize(source: Path, target: Path, chunks: Sequence[Int32s]) -> None:
     try:
         found = nncf.quantize(model, dataset, model_type=kind, subset_size=len(chunks))
     except Exception as error:  # it may raise anything, and not all of that can be sent to another process
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise EncoderError(
-            f"encoder.precision: NNCF cannot make an 8-bit model of this one: {reason}"
+            f"encoder.precision: NNCF cannot make an 8-bit model of this one: {one_line(error, 300)}"
         ) from None
     ov.save_model(found, target / MODEL, compress_to_fp16=False)
 
