@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -157,13 +158,8 @@ def write_state(
 
 def parts(documents: Iterable[tuple[int, str, bytes, int]]) -> Iterator[list[tuple[int, str, bytes, int]]]:
     """Some at a time."""
-    part: list[tuple[int, str, bytes, int]] = []
-    for document in documents:
-        part.append(document)
-        if len(part) == PART_ROWS:
-            yield part
-            part = []
-    if part:
+    left = iter(documents)
+    while part := list(islice(left, PART_ROWS)):
         yield part
 
 

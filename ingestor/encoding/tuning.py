@@ -59,16 +59,15 @@ async def tune(
         log = logger().warning if compile_ == "on" else logger().info
         log("compile", error="only packed batches are compiled", then="the model runs as it is")
         return encoder, best.budget
-    tokens = best.budget
     compiled = await compile_encoder(
         encoder,
         device.torch_device,
-        tokens=tokens,
+        tokens=best.budget,
         max_tokens=max_tokens,
         least_cosine=ROUNDED_COSINE if eight_bits else SAME_COSINE,
         stop=stop,
     )
-    return compiled, tokens
+    return compiled, best.budget
 
 
 def text_bytes_of(shards: Iterable[Shard]) -> int:

@@ -248,9 +248,9 @@ def judge(shard: Shard, place: int, hash_: bytes, rows: Sequence[Row]) -> Verdic
     """What becomes of a record, given every record with its id that the ledger knows.
 
     It loses to a record in a later shard, also where that shard is still to be read in this run: should the
-        other be gone, the ledger has this shard read again. In its own shard it loses to a later record of
-        this reading. Rows of earlier readings say little there, since lines
-    move: they count only where this very record has lost before.
+    other be gone, the ledger has this shard read again. In its own shard it loses to a later record of this
+    reading. Rows of earlier readings say little there, since lines move: they count only where this very
+    record has lost before.
     """
     lost_before = any(row.hash == hash_ and row.chunks == 0 for row in rows)
     for row in rows:

@@ -93,11 +93,9 @@ async def restore(job: Job) -> None:
         return
 
     def put_back(index: Any) -> None:
-        if index.links() in (
-            0,
-            kept["m"],
-        ):  # a 0 that was asked for in vain may still come, but not after this
-            index.set_links(kept["m"])  # else it is gone, or somebody has chosen otherwise
+        # Also where `m` is as it was: a 0 that was asked for in vain may still come, but not after this.
+        if index.links() in (0, kept["m"]):  # else it is gone, or somebody has chosen otherwise
+            index.set_links(kept["m"])
 
     def forget() -> None:
         with_index(replace(here, collection=kept["collection"]), put_back)

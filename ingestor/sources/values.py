@@ -25,12 +25,12 @@ class RecordError(SourceError):
     Args:
         kind: one of the names in the report.
         detail: what was wrong.
-        document: its id, where that is known.
+
+    Attributes:
+        document: its id, once that is known.
     """
 
-    def __init__(self, kind: str, detail: str, document: str | None = None) -> None:
-        super().__init__(kind, detail)
-        self.document = document
+    document: str | None = None
 
 
 class RoundedError(Exception):

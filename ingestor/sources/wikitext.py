@@ -104,9 +104,7 @@ class _Blocks:
         self._text = text
         self._sections = [section.start() for section in SECTION.finditer(text)]
         self._cuts: list[tuple[int, int]] = []
-        self._opened: list[
-            tuple[str, int, int]
-        ] = []  # kind, start and end of marks that wait for their partner
+        self._opened: list[tuple[str, int, int]] = []  # kind, start, end: marks that wait for their partner
         self._waiting = {"{": 0, "|": 0, "[": 0}
 
     def open(self, kind: str, start: int, end: int) -> None:

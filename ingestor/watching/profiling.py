@@ -16,7 +16,7 @@ import orjson
 
 from ingestor.telemetry import logger
 from ingestor.watching.spans import Span
-from ingestor.watching.trace import add_spans, busy_time
+from ingestor.watching.trace import TRACE, add_spans, busy_time
 
 if TYPE_CHECKING:
     from ingestor.device import Device
@@ -38,7 +38,6 @@ STAGES = {"prefetch": "get batch", "encode": "compute", "copy_out": "copy to CPU
 """How the ranges of a stage are called where that is not its own name."""
 ISSUED = {"upload": "get batch", "compute": "compute", "download": "copy to CPU"}
 """What the launch thread does for them."""
-TRACE = "trace.json"
 
 
 class Profile:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ingestor.errors import ConfigError
 
+TRACE = "trace.json"
 PROCESS = 999_999_999
 """A number that no process has."""
 
@@ -76,7 +77,7 @@ def prepare_folder(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "trace.json").touch()
+        (folder / TRACE).touch()
     except OSError as error:
         raise ConfigError(
             f"--profile {folder}: {error.strerror}; name a folder that can be written to"

@@ -8,6 +8,7 @@ from pathlib import Path
 from ingestor.commands.looks import OK, WARN, Known, Look
 from ingestor.commands.looks.sample import Sample, take
 from ingestor.config.settings import Settings
+from ingestor.encoding.model import ModelSpec
 from ingestor.errors import ConfigError
 from ingestor.records import Shard
 from ingestor.running import wiring
@@ -17,6 +18,7 @@ from ingestor.sources.listing import no_shards
 from ingestor.sources.remote import Remote
 from ingestor.state.identity import salt_of
 from ingestor.state.lookup import read_finished, read_speed
+from ingestor.state.touched import fingerprint
 from ingestor.watching.words import duration, short
 
 FIRST_NAMES = 3
@@ -104,7 +106,7 @@ def estimate(known: Known) -> Look:
     assert known.spec
     if sample is None or not sample.documents or not sample.read:
         return  # why there are none was told
-    waiting = _unfinished(known.listing.shards, settings, known)
+    waiting = _unfinished(known.listing.shards, settings, known.spec)
     size, new = (sum(shard.size for shard in some) for some in (known.listing.shards, waiting))
     documents = sample.documents * size / sample.read
     chunks = documents * len(sample.chunks) / sample.documents
@@ -133,10 +135,8 @@ def _room(settings: Settings, size: float) -> Look:
         )
 
 
-def _unfinished(shards: list[Shard], settings: Settings, known: Known) -> list[Shard]:
+def _unfinished(shards: list[Shard], settings: Settings, spec: ModelSpec) -> list[Shard]:
     """Those that a run would read: new, changed, or to be read in another way."""
-    assert known.spec
-    record = wiring.identity_of(settings, known.spec)["record"]
-    salt = salt_of(wiring.reading_of(settings, record)).hex()
+    salt = salt_of(wiring.reading_of(settings, wiring.identity_of(settings, spec)["record"]))
     done = read_finished(Path(settings.state))
-    return [shard for shard in shards if done.get(shard.name) != f"{shard.fingerprint}:{salt}"]
+    return [shard for shard in shards if done.get(shard.name) != fingerprint(shard, salt)]

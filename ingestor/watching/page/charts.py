@@ -27,12 +27,12 @@ SEEN = 0.002
 STATES = {"busy": "busy", "input": "waiting for input", "room": "waiting for room"}
 
 
-def both(name: str, label: str, draw: Callable[[Drawing], None], height: int, low: int | None = None) -> str:
+def both(name: str, label: str, draw: Callable[[Drawing], None], height: int) -> str:
     """One drawing for wide pages and one for narrow ones; the page shows the one that fits."""
     with styled():
         found = []
-        for kind, width, tall in (("wide", WIDE, height), ("narrow", NARROW, low or height)):
-            drawing = Drawing(f"{name}-{kind}", width, tall)
+        for kind, width in (("wide", WIDE), ("narrow", NARROW)):
+            drawing = Drawing(f"{name}-{kind}", width, height)
             draw(drawing)
             found.append(f'<div class="{kind}">{drawing.svg(label)}</div>')
     return "".join(found)
