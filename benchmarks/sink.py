@@ -38,8 +38,8 @@ import qdrant_edge as edge
 from qdrant_client import QdrantClient
 
 from ingestor import framing
-from ingestor.records import Points
-from ingestor.sink import Float32s, Target
+from ingestor.records import Float32s, Points
+from ingestor.sink import Target
 from ingestor.sink.collection import store_of
 from ingestor.sink.embedded import EmbeddedSink
 from ingestor.sink.server import ServerSink

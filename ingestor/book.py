@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ingestor.records import DOCUMENTS_PER_BLOCK, Applied, Census, Failure, Verdict
+from ingestor.records import DOCUMENTS_PER_BLOCK, Applied, Bools, Census, Failure, Int32s, Verdict
 from ingestor.state.writes import Records, Writes
 from ingestor.watching.tally import Tally
 
@@ -26,9 +26,9 @@ class _Open:
     """
 
     census: Census
-    left: npt.NDArray[np.int32]
-    recorded: npt.NDArray[np.bool_]
-    void: npt.NDArray[np.bool_]
+    left: Int32s
+    recorded: Bools
+    void: Bools
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)
     closed: int | None = None
 

@@ -18,12 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from ingestor.errors import ResourceError, reason
-from ingestor.records import UInt8s
-
-Float32s = npt.NDArray[np.float32]
+from ingestor.records import Float32s, UInt8s
 
 FOLDER = Path("/dev/shm")
 _ALIGNMENT = mmap.PAGESIZE

@@ -14,8 +14,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import orjson
+
+from ingestor.records import Float32s, UInt8s
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _BYTES = [bytes((number,)) for number in range(256)]
@@ -52,9 +53,9 @@ def protobuf_payload(payload: Mapping[str, Any]) -> bytes:
 
 def upsert_points(
     collection: str,
-    ids: npt.NDArray[np.uint8],
+    ids: UInt8s,
     payloads: Sequence[bytes],
-    vectors: npt.NDArray[np.float32],
+    vectors: Float32s,
     *,
     vector_name: str | None = None,
 ) -> bytes:

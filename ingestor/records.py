@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+Bools = npt.NDArray[np.bool_]
+Float32s = npt.NDArray[np.float32]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 UInt8s = npt.NDArray[np.uint8]
@@ -256,7 +258,7 @@ class Census:
     verdicts: UInt8s
     chunks: Int32s
     stored: Int32s
-    known: npt.NDArray[np.bool_]
+    known: Bools
     failures: tuple[Failure, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[tuple[str, str], ...] = ()

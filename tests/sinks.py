@@ -13,8 +13,8 @@ import numpy as np
 
 from ingestor.buffers import BufferPool
 from ingestor.framing import json_payload, protobuf_payload
-from ingestor.records import Points, UpsertRequest
-from ingestor.sink import Float32s, Target, framing_of, open_reader
+from ingestor.records import Float32s, Points, UpsertRequest
+from ingestor.sink import Target, framing_of, open_reader
 from ingestor.sink.pool import SinkPool
 from ingestor.sink.worker import ensure_collection
 from tests.servers import QdrantServer

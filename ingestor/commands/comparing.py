@@ -11,7 +11,8 @@ from itertools import islice
 import numpy as np
 
 from ingestor.errors import IngestorError
-from ingestor.sink import Float32s, IndexState, Reader, Stored
+from ingestor.records import Float32s
+from ingestor.sink import IndexState, Reader, Stored
 from ingestor.state.holdings import Holding, Holdings
 from ingestor.state.identity import origin_of, point_id
 

@@ -13,10 +13,10 @@ from ingestor.encoding.calibration import Calibration, recall
 from ingestor.encoding.model import ModelSpec
 from ingestor.errors import IdentityMismatchError
 from ingestor.preparing.tokenizer import load_tokenizer
-from ingestor.records import Int32s
+from ingestor.records import Float32s, Int32s
 from ingestor.running import wiring
 from ingestor.running.engine import device_of
-from ingestor.sink import Float32s, Reader
+from ingestor.sink import Reader
 from ingestor.sink.collection import differing
 from ingestor.state.lookup import read_meta
 

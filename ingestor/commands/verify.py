@@ -14,8 +14,9 @@ from ingestor.commands.vectors import check_model, embed
 from ingestor.config.settings import Settings
 from ingestor.errors import LockedError, VerificationError
 from ingestor.lock import Lock
+from ingestor.records import Float32s
 from ingestor.running import wiring
-from ingestor.sink import Float32s, open_reader
+from ingestor.sink import open_reader
 from ingestor.sink.collection import check_state
 from ingestor.state.file import existing_state
 from ingestor.state.holdings import Holdings

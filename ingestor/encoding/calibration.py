@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from ingestor.encoding.quality import Float32s, cosines
+from ingestor.encoding.quality import cosines
 from ingestor.errors import IdentityMismatchError
-from ingestor.records import Int32s
+from ingestor.records import Float32s, Int32s
 
 T = TypeVar("T")
 

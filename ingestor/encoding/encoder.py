@@ -12,14 +12,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn import functional
 
-from ingestor.buffers import Float32s
 from ingestor.device import Device, DeviceBatch
 from ingestor.encoding.float8 import to_float8
 from ingestor.encoding.head import Head
 from ingestor.encoding.model import ModelSpec
 from ingestor.encoding.padded import PaddedEncoder, TorchHidden
 from ingestor.errors import ConfigError, ModelError, one_line
-from ingestor.records import Batch
+from ingestor.records import Batch, Float32s
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _FLOAT16_IS_SAFE = {"bert", "distilbert", "roberta", "xlm-roberta"}

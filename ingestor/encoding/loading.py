@@ -21,10 +21,10 @@ from ingestor.encoding.encoder import Encoder, choose_dtype, embed, load_encoder
 from ingestor.encoding.head import Head
 from ingestor.encoding.model import ModelSpec
 from ingestor.encoding.padded import PaddedEncoder
-from ingestor.encoding.quality import Float32s, Quality, compare
+from ingestor.encoding.quality import Quality, compare
 from ingestor.encoding.runtimes.cache import keep
 from ingestor.errors import EncoderError
-from ingestor.records import Int32s, loose_batch
+from ingestor.records import Float32s, Int32s, loose_batch
 from ingestor.telemetry import logger
 
 Sample = Callable[[], Awaitable[Sequence[Int32s]]]

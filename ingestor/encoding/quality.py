@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingestor.errors import EncoderError
-
-Float32s = npt.NDArray[np.float32]
+from ingestor.records import Float32s
 
 NEAREST = 10
 SAME_MODEL = {"float32": 0.99999, "float16": 0.9999, "bfloat16": 0.999}

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ingestor.errors import ModelError
 from ingestor.preparing.tokenizer import Tokenizer, Tokens
-from ingestor.records import Int32s, Int64s
+from ingestor.records import Bools, Int32s, Int64s
 
 _RANKS = (
     (2, re.compile(r"""[.!?…]["'”’)\]]*\s+""")),  # noqa: RUF001
@@ -108,7 +108,7 @@ class Chunker:
         ends = np.cumsum([0, *map(len, parts)])[::3]
         return np.concatenate([prefix[:0], *parts]), ends
 
-    def mostly_unknown(self, tokens: Int32s, offsets: Int64s) -> npt.NDArray[np.bool_]:
+    def mostly_unknown(self, tokens: Int32s, offsets: Int64s) -> Bools:
         """bool[n], for joined chunks: over half of the tokens between the special ones stand for what the
         model's vocabulary does not have.
         """
@@ -258,7 +258,7 @@ def _ranks(text: str, tokens: Tokens) -> npt.NDArray[np.int8]:
     return rank
 
 
-def _joined(text: str, places: Sequence[int]) -> npt.NDArray[np.bool_]:
+def _joined(text: str, places: Sequence[int]) -> Bools:
     """bool, for each place: what stands there reads as one character with what stands before."""
     if text.isascii():
         return np.zeros(len(places), np.bool_)

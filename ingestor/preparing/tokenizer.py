@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ingestor.encoding.model import ModelSpec
 from ingestor.errors import ModelError
 from ingestor.preparing.word_memo import word_memo
-from ingestor.records import Int32s
+from ingestor.records import Bools, Int32s
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -34,7 +33,7 @@ class Tokens:
     ids: Int32s
     starts: Int32s
     ends: Int32s
-    kept: npt.NDArray[np.bool_]
+    kept: Bools
 
 
 class Tokenizer(Protocol):
@@ -100,7 +99,7 @@ class ModelTokenizer:
                 return np.array(whole[:start], np.int32), np.array(suffix, np.int32)
         raise ModelError("the tokenizer's special tokens change the text between them; it cannot be chunked")
 
-    def _continuations(self) -> npt.NDArray[np.bool_] | None:
+    def _continuations(self) -> Bools | None:
         """For each token id, whether it goes on a word; None where a cut can change tokens beside it."""
         from tokenizers import models, pre_tokenizers
 

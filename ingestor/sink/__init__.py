@@ -6,13 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from ingestor.errors import SinkError
-from ingestor.records import Points, UInt8s
+from ingestor.records import Float32s, Points, UInt8s
 
-Float32s = npt.NDArray[np.float32]
 Refusal = tuple[int, str, str]
 """A point that was not written: (row, kind, detail)."""
 

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import qdrant_edge as edge
 
-from ingestor.records import Points, UInt8s
-from ingestor.sink import Float32s, Refusal, RefusedError, Target, requests
+from ingestor.records import Float32s, Points, UInt8s
+from ingestor.sink import Refusal, RefusedError, Target, requests
 from ingestor.sink.bisect import write_or_bisect
 from ingestor.sink.engine import load_shard, release_pages, told
 from ingestor.sink.folder import folder_of

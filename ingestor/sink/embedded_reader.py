@@ -12,7 +12,8 @@ import numpy as np
 import qdrant_edge as edge
 
 from ingestor.errors import NothingThereError
-from ingestor.sink import Float32s, Hit, IndexState, Stored, Target
+from ingestor.records import Float32s
+from ingestor.sink import Hit, IndexState, Stored, Target
 from ingestor.sink.engine import load_shard, told
 from ingestor.sink.folder import folder_of, read_manifest
 

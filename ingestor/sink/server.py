@@ -14,8 +14,8 @@ from qdrant_client import grpc as qdrant
 
 from ingestor import framing
 from ingestor.errors import SinkError, TransientSinkError
-from ingestor.records import Points, UInt8s
-from ingestor.sink import REQUEST_BYTES, TOO_LARGE, Float32s, Refusal, RefusedError, Target, requests
+from ingestor.records import Float32s, Points, UInt8s
+from ingestor.sink import REQUEST_BYTES, TOO_LARGE, Refusal, RefusedError, Target, requests
 from ingestor.sink.bisect import write_or_bisect
 from ingestor.sink.connection import Connection
 from ingestor.sink.in_flight import InFlight

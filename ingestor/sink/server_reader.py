@@ -11,7 +11,8 @@ from qdrant_client import grpc as qdrant
 from qdrant_client.conversions.conversion import GrpcToRest
 
 from ingestor.errors import NothingThereError, SinkError
-from ingestor.sink import Float32s, Hit, IndexState, RefusedError, Stored, Target
+from ingestor.records import Float32s
+from ingestor.sink import Hit, IndexState, RefusedError, Stored, Target
 from ingestor.sink.connection import Connection, metadata_of
 
 PAGE, BARE_PAGE = 256, 1024  # points read at once, with and without their vectors

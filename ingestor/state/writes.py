@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from ingestor.records import Census, Failure, Int32s, Int64s, UInt8s, Verdict
+from ingestor.records import Bools, Census, Failure, Int32s, Int64s, UInt8s, Verdict
 
 PART_ROWS = 16_384
 """A tenth of a second for the ledger's thread, which a block of new documents may have to wait for. Smaller
@@ -37,7 +37,7 @@ class Records:
     hashes: UInt8s
     chunks: Int32s
     stored: Int32s
-    known: npt.NDArray[np.bool_]
+    known: Bools
 
     @classmethod
     def of(cls, census: Census, rows: npt.NDArray[np.intp]) -> Records:

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from ingestor.channel import StageTime
+from ingestor.records import Int64s
 from ingestor.watching.history import Sample
 from ingestor.watching.page.svg import COLOURS, Drawing, styled
 from ingestor.watching.timeline import Window
@@ -125,7 +126,7 @@ def timeline(window: Window, order: Sequence[str]) -> str:
     return both("timeline", "When each stage worked", draw, 60 + 34 * len(rows))
 
 
-def histogram(name: str, counts: npt.NDArray[np.int64], what: str, of: str) -> str:
+def histogram(name: str, counts: Int64s, what: str, of: str) -> str:
     """How many of something there are of each length."""
     longest = int(np.flatnonzero(counts)[-1])
     first = int(np.flatnonzero(counts)[0])
@@ -187,7 +188,7 @@ def _tips(drawing: Drawing, axes: Axes, at: Floats, said: Sequence[str], unit: s
         drawing.tip(area, f"at {here:,.1f} {unit}: {text}")
 
 
-def spread(counts: npt.NDArray[np.int64]) -> str:
+def spread(counts: Int64s) -> str:
     """A histogram in words: mean, median and the 95th percentile."""
     total = int(counts.sum())
     numbers, so_far = np.arange(len(counts)), np.cumsum(counts)
