@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import FrameType
 
-from ingestor.errors import IngestorError, WorkerDiedError, told
+from ingestor.errors import IngestorError, WorkerDiedError, full_reason
 
 SAME_SIGNAL_S = 1.0
 """`timeout` and terminals send a signal to the process and to its group: two of them, one wish."""
@@ -85,7 +85,7 @@ def in_words(error: BaseException) -> str:
         case IngestorError():
             return ": ".join(str(part) for part in error.args)
         case OSError():
-            return told(error)
+            return full_reason(error)
         case MemoryError():
             return "out of memory"
     return "".join(traceback.format_exception(error)) + "this is a bug of the ingestor; please report it"

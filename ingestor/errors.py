@@ -68,7 +68,7 @@ def reason(error: OSError) -> str:
     return LACKS.get(error.errno or 0, error.strerror or str(error))
 
 
-def told(error: OSError) -> str:
+def full_reason(error: OSError) -> str:
     """The same with the file's name, where there is one."""
     return f"{error.filename}: {reason(error)}" if error.filename else reason(error)
 

@@ -20,7 +20,7 @@ from ingestor.ending import in_words
 from ingestor.errors import ResourceError
 from ingestor.records import ChunkBlock, Points
 from ingestor.running.dry_run import write_chunks
-from ingestor.sink.engine import told
+from ingestor.sink.engine import engine_errors
 from ingestor.state.identity import as_ids
 from ingestor.state.ledger import Ledger
 from tests.running import Ended, Workplace, documents, eventually, same_points
@@ -147,7 +147,7 @@ async def test_full_disk_under_the_chunks_of_a_dry_run():
 
 
 def test_full_disk_under_the_manifest():
-    with pytest.raises(ResourceError, match="q: no room on the disk"), told(Path("q")):
+    with pytest.raises(ResourceError, match="q: no room on the disk"), engine_errors(Path("q")):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

@@ -10,7 +10,7 @@ import qdrant_edge as edge
 from ingestor.records import Float32s, Points, UInt8s
 from ingestor.sink import Refusal, RefusedError, Target, requests
 from ingestor.sink.bisect import write_or_bisect
-from ingestor.sink.engine import load_shard, release_pages, told
+from ingestor.sink.engine import engine_errors, load_shard, release_pages
 from ingestor.sink.folder import folder_of
 
 FATAL = ("Service runtime error", "os error", "WAL", "not initialized")  # else the engine blames a point
@@ -35,35 +35,35 @@ class EmbeddedSink:
 
     def delete(self, ids: UInt8s) -> None:
         """Delete the points with these ids, uint8[n, 16]."""
-        with told(self._place):
+        with engine_errors(self._place):
             self._shard.update(edge.UpdateOperation.delete_points(list(_hex(ids))))
 
     def flush(self) -> None:
         """Bring to disk what was written."""
-        with told(self._place):
+        with engine_errors(self._place):
             self._shard.flush()
         release_pages(self._place)
 
     def optimize(self) -> None:
         """Build the search index of segments that are large enough for one; seconds."""
-        with told(self._place):
+        with engine_errors(self._place):
             self._shard.optimize()
 
     def count(self) -> int:
         """Points in this directory."""
-        with told(self._place):
+        with engine_errors(self._place):
             return int(self._shard.count(edge.CountRequest(exact=True)))
 
     def close(self) -> None:
         """Flush, and let go of the directory."""
-        with told(self._place):
+        with engine_errors(self._place):
             self._shard.close()
 
     def _write(self, vectors: Float32s, points: Points, start: int, stop: int) -> None:
         name = self._name
         rows: list[Any] = [vector.data for vector in vectors[start:stop]]  # faster than arrays or lists
         columns = zip(_hex(points.ids[start:stop]), rows, points.payloads[start:stop], strict=True)
-        with told(self._place):
+        with engine_errors(self._place):
             try:
                 batch = [
                     edge.Point(point, row if name is None else {name: row}, orjson.loads(payload))

@@ -14,7 +14,7 @@ import qdrant_edge as edge
 from ingestor.errors import NothingThereError
 from ingestor.records import Float32s
 from ingestor.sink import Hit, IndexState, Stored, Target
-from ingestor.sink.engine import load_shard, told
+from ingestor.sink.engine import engine_errors, load_shard
 from ingestor.sink.folder import folder_of, read_manifest
 
 PAGE = 256  # points read at once
@@ -57,7 +57,7 @@ class EmbeddedReader:
             with_payload=True,
             params=edge.SearchParams(exact=exact),
         )
-        with told(folder_of(self._target)):
+        with engine_errors(folder_of(self._target)):
             found = [point for shard in self._shards for point in shard.query(request)]
         return [
             Hit.of(point.score, point.payload or {})
@@ -81,7 +81,7 @@ class EmbeddedReader:
                 request = edge.ScrollRequest(
                     limit=PAGE, offset=offset, with_vector=vectors, with_payload=payload
                 )
-                with told(folder_of(self._target)):
+                with engine_errors(folder_of(self._target)):
                     page, offset = shard.scroll(request)
                 yield [self._stored(point) for point in page]
                 if offset is None:
@@ -93,7 +93,7 @@ class EmbeddedReader:
         """Those of some points that are there."""
         payload = True if fields is None else list(fields)
         names: list[Any] = [id_.hex() for id_ in ids]
-        with told(folder_of(self._target)):
+        with engine_errors(folder_of(self._target)):
             found = [point for shard in self._shards for point in shard.retrieve(names, payload, vectors)]
         return [self._stored(point) for point in found]
 

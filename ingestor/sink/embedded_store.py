@@ -12,7 +12,7 @@ import qdrant_edge as edge
 from ingestor.sink import Target
 from ingestor.sink.collection import Existing
 from ingestor.sink.drift import Settings, asked_for, flat
-from ingestor.sink.engine import HNSW, config_of, create_shard, index_kind, kind_of, load_shard, told
+from ingestor.sink.engine import HNSW, config_of, create_shard, engine_errors, index_kind, kind_of, load_shard
 from ingestor.sink.folder import folder_of, read_manifest, rename, write_manifest
 
 
@@ -77,7 +77,7 @@ class EmbeddedStore:
             index_kind(field, kind)  # refuses what there is not, before anything is made
         config = config_of(target)
         self._sweep()
-        with told(self._folder):
+        with engine_errors(self._folder):
             new.mkdir(parents=True)
             for directory in range(self._directories):
                 create_shard(new / str(directory), config).close()
@@ -91,7 +91,7 @@ class EmbeddedStore:
         self._close()
         self._sweep()
         old = self._folder.with_name(f".{self._folder.name}.old")
-        with told(self._folder):
+        with engine_errors(self._folder):
             rename(self._folder, old)
             shutil.rmtree(old)
         self._manifest = None
@@ -99,13 +99,13 @@ class EmbeddedStore:
     def write_identity(self, identity: Mapping[str, Any]) -> None:
         """Replace the identity in the manifest."""
         self._manifest = {**(self._manifest or {}), "identity": dict(identity)}
-        with told(self._folder):
+        with engine_errors(self._folder):
             write_manifest(self._folder, self._manifest)
 
     def create_index(self, field: str, kind: str) -> None:
         """Index a payload field in each directory."""
         kind_of_engine = index_kind(field, kind)
-        with told(self._folder):
+        with engine_errors(self._folder):
             for shard in self._shards:
                 shard.update(edge.UpdateOperation.create_field_index(field, kind_of_engine))
 

@@ -21,7 +21,7 @@ HNSW = {"m": 16, "ef_construct": 100, "full_scan_threshold": 10_000}  # the serv
 
 
 @contextmanager
-def told(place: Path) -> Iterator[None]:
+def engine_errors(place: Path) -> Iterator[None]:
     """Turn the engine's errors, which have no types, into ours.
 
     Raises:
@@ -48,14 +48,14 @@ def told(place: Path) -> Iterator[None]:
 
 def create_shard(place: Path, config: edge.EdgeConfig) -> edge.EdgeShard:
     """Make a directory of the engine."""
-    with told(place):
+    with engine_errors(place):
         place.mkdir()
         return edge.EdgeShard.create(str(place), config)
 
 
 def load_shard(place: Path) -> edge.EdgeShard:
     """Open a directory of the engine; none but this process can use it until it is closed."""
-    with told(place):
+    with engine_errors(place):
         if not (place / "wal").is_dir():
             raise SinkError(f"{place}: a part of the collection is missing; --recreate makes it anew")
         shard = edge.EdgeShard.load(str(place))

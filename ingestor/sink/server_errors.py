@@ -95,19 +95,19 @@ def _invalid(detail: str, target: Target) -> Exception:
 def _exhausted(error: grpc.RpcError, detail: str, place: str, age_s: float) -> Exception:
     """A rate limit, a full disk, or a request too large: only the metadata tells."""
     metadata: Any = error.trailing_metadata() or ()
-    told = {str(key): value for key, value in metadata}
-    if "qdrant-insufficient-storage" in told:
+    headers = {str(key): value for key, value in metadata}
+    if "qdrant-insufficient-storage" in headers:
         return _full(place, detail)
-    if "retry-after" in told:
-        retry_after_s = max(0.0, _seconds(told["retry-after"]) - age_s)
+    if "retry-after" in headers:
+        retry_after_s = max(0.0, _seconds(headers["retry-after"]) - age_s)
         return RateLimitedError(f"{place}: the server limits the rate of writing ({detail})", retry_after_s)
     return RefusedError(TOO_LARGE, detail)
 
 
-def _seconds(told: Any) -> float:
+def _seconds(value: Any) -> float:
     """A number of seconds; one where a proxy has put something else."""
     try:
-        return float(told)
+        return float(value)
     except ValueError:
         return 1.0
 

@@ -73,7 +73,7 @@ def retry_after_s(value: str | None) -> float | None:
 
 
 @contextmanager
-def told(url: str) -> Iterator[None]:
+def library_errors(url: str) -> Iterator[None]:
     """Raise what the libraries raise as errors of ours.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ingestor import __version__
 from ingestor.errors import SourceError, TransientSourceError
 from ingestor.records import Shard
-from ingestor.sources.faults import changed, error_of_status, retry_after_s, told
+from ingestor.sources.faults import changed, error_of_status, library_errors, retry_after_s
 from ingestor.sources.stores import PIECE_BYTES, Found, Patience, check_version, has_version, persist
 from ingestor.telemetry import logger
 
@@ -75,12 +75,12 @@ class HttpStore:
 
     async def below(self, url: str) -> list[Found]:
         """What the pages of an index link to, not looked at."""
-        with told(url):
+        with library_errors(url):
             return _linked(await self._lister._find(url, detail=True))
 
     async def matching(self, url: str) -> list[Found]:
         """What the pages of an index link to and matches, not looked at."""
-        with told(url):
+        with library_errors(url):
             return _linked(await self._lister._glob(url, detail=True))
 
     def pieces(self, shard: Shard) -> HttpPieces:
@@ -119,7 +119,7 @@ class HttpStore:
 
         plain = url.isascii() and " " not in url
         wanted = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
-        with told(url):
+        with library_errors(url):
             response = await self._session.get(yarl.URL(url, encoded=plain), headers=wanted)
         try:
             return _answer_of(response, start)
@@ -205,7 +205,7 @@ async def read(answer: Answer, url: str, most: int = PIECE_BYTES) -> bytes:
     """Some bytes; none at the end."""
     if answer.response.status == 416:
         return b""  # whatever it says about that
-    with told(url):
+    with library_errors(url):
         return await answer.response.content.read(most)
 
 

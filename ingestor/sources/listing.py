@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ingestor.errors import LACKS, ConfigError, ResourceError, told
+from ingestor.errors import LACKS, ConfigError, ResourceError, full_reason
 from ingestor.records import Shard
 from ingestor.sources.names import is_passed_over
 from ingestor.sources.remote import Remote
@@ -175,7 +175,7 @@ def _unless_lacking(error: OSError) -> None:
         ResourceError: says what is lacking.
     """
     if error.errno in LACKS:
-        raise ResourceError(told(error)) from error
+        raise ResourceError(full_reason(error)) from error
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

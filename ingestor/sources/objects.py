@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 
 from ingestor.records import Shard
-from ingestor.sources.faults import changed, told
+from ingestor.sources.faults import changed, library_errors
 from ingestor.sources.stores import PIECE_BYTES, Found, Patience, persist
 
 Get = Callable[[Any, str, str, int, int], Awaitable[bytes]]
@@ -85,20 +85,20 @@ class ObjectStore:
 
     async def stat(self, url: str) -> Found:
         """See `Store`; a prefix of objects is a folder."""
-        with told(url):
+        with library_errors(url):
             return self._found(await self._system._info(path_of(url)))
 
     async def below(self, url: str) -> list[Found]:
         """See `Store`."""
         folder = path_of(url).rstrip("/")
-        with told(url):
+        with library_errors(url):
             found = await self._system._find(folder, detail=True)
         objects = [self._found(info) for name, info in found.items() if name.startswith(folder + "/")]
         return [each for each in objects if not each.folder]
 
     async def matching(self, url: str) -> list[Found]:
         """See `Store`."""
-        with told(url):
+        with library_errors(url):
             found = await self._system._glob(path_of(url), detail=True)
         return [self._found(info) for info in found.values()]
 
@@ -118,7 +118,7 @@ class ObjectStore:
 
     async def _fetch(self, shard: Shard, start: int, stop: int) -> bytes:
         limit_s = self._patience.connect_s + self._patience.read_s  # not every library has limits of its own
-        with told(shard.path):
+        with library_errors(shard.path):
             async with asyncio.timeout(limit_s):
                 return await self._kind.get(self._system, path_of(shard.path), shard.fingerprint, start, stop)
 

@@ -49,7 +49,7 @@ def read_file(raw: BinaryIO, shard: Shard, limits: Limits, fields: Fields) -> It
     Raises:
         SourceError: missing_column, unsupported_type, corrupt_input or unreadable (encrypted).
     """
-    with _told():
+    with _arrow_errors():
         from pyarrow import parquet as pq
 
         from ingestor.sources.columns import chosen_columns, plain
@@ -103,7 +103,7 @@ def _packed(rows: pa.RecordBatch) -> bytes:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _arrow_errors() -> Iterator[None]:
     """Say in one way what Arrow says in many.
 
     Raises:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import BinaryIO, Protocol
 
-from ingestor.errors import LACKS, ResourceError, SourceError, StoppedError, told
+from ingestor.errors import LACKS, ResourceError, SourceError, StoppedError, full_reason
 from ingestor.records import RawBlock, Shard, ShardEnd
 from ingestor.sources.cutting import Cut, Limits
 from ingestor.sources.feed import Feed
@@ -134,7 +134,7 @@ def open_shard(shard: Shard, format: str, limits: Limits, fields: Fields) -> Ope
         cuts = feed.push(source.first())
         return Opening(shard, source, feed, next(cuts, None), cuts)
     except (SourceError, OSError) as error:
-        return Opening(shard, source, feed, None, iter(()), _told(error))
+        return Opening(shard, source, feed, None, iter(()), _source_error(error))
 
 
 async def open_object(
@@ -177,7 +177,7 @@ async def _read_shard(
     except StoppedError:
         return
     except (SourceError, OSError) as error:
-        broken = _told(error)
+        broken = _source_error(error)
     finally:
         opened.source.close()
     if stop.is_set():
@@ -213,7 +213,7 @@ def _block(opened: Opening, cut: Cut) -> RawBlock:
     return RawBlock(0, opened.shard, opened.feed.format, cut.place, cut.offset, cut.data, cut.failures)
 
 
-def _told(error: SourceError | OSError) -> SourceError:
+def _source_error(error: SourceError | OSError) -> SourceError:
     """What is wrong with a shard.
 
     Raises:
@@ -222,6 +222,6 @@ def _told(error: SourceError | OSError) -> SourceError:
     if isinstance(error, SourceError):
         return error
     if error.errno in LACKS:
-        raise ResourceError(told(error)) from error
+        raise ResourceError(full_reason(error)) from error
     kind = "vanished" if isinstance(error, FileNotFoundError) else "unreadable"
     return SourceError(kind, error.strerror or str(error))

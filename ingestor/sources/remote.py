@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import stamina
 
 from ingestor.errors import ConfigError, StoppedError, installing
-from ingestor.sources.faults import told
+from ingestor.sources.faults import library_errors
 from ingestor.sources.stores import Patience, Store
 from ingestor.sources.urls import HTTP, Scheme, scheme_of, shown
 
@@ -151,7 +151,7 @@ class Remote:
                 f"source.paths: {shown(url)}: {scheme.package} is not installed;"
                 f" it comes with {installing(scheme.extra)}"
             ) from error
-        with told(url):
+        with library_errors(url):
             if scheme is HTTP:
                 from ingestor.sources.http import HttpStore
 

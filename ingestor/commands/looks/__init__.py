@@ -10,7 +10,7 @@ from ingestor.commands.common import Finding
 from ingestor.commands.looks.sample import Sample
 from ingestor.config.settings import Settings
 from ingestor.encoding.model import ModelSpec
-from ingestor.errors import IngestorError, told
+from ingestor.errors import IngestorError, full_reason
 from ingestor.sources.listing import Listing
 
 P = ParamSpec("P")
@@ -45,4 +45,4 @@ def looked_at(name: str, look: Callable[P, Look], *args: P.args, **kwargs: P.kwa
         text = ": ".join(str(part) for part in error.args)
         yield Finding(name, FAIL, text.replace("\n", "; "), error.exit_code)
     except OSError as error:
-        yield Finding(name, FAIL, told(error), 1)
+        yield Finding(name, FAIL, full_reason(error), 1)
