@@ -214,6 +214,11 @@ class Batch:
     points: Points
 
 
+def chunks_of(block: ChunkBlock) -> list[Int32s]:
+    """The tokens of each chunk."""
+    return np.split(block.tokens, block.offsets[1:-1]) if len(block.points) else []
+
+
 def loose_batch(chunks: Sequence[Int32s]) -> Batch:
     """Chunks that are of no document, given their tokens."""
     offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in chunks])]).astype(np.int64)

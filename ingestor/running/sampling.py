@@ -7,17 +7,13 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
 
-import numpy as np
-
 from ingestor.encoding.calibration import spread
 from ingestor.prepare import PROCESS, prepare_block
 from ingestor.preparing.preparer import PrepareOptions
-from ingestor.records import ChunkBlock, Int32s, RawBlock, Shard
+from ingestor.records import ChunkBlock, Int32s, RawBlock, Shard, chunks_of
 from ingestor.running import engine, wiring
 from ingestor.running.job import Job
-from ingestor.sink import framing_of
 from ingestor.sources.read import read_blocks
-from ingestor.state.identity import salt_of
 from ingestor.worker import answer, submit
 
 CHUNKS = 256
@@ -37,11 +33,6 @@ async def take(job: Job, shards: Sequence[Shard], first: ChunkBlock | None) -> l
             _, chunks = await answer(workers, submit(workers, prepare_block, options, block, None), PROCESS)
             found += chunks_of(chunks)
     return spread(found, CHUNKS)
-
-
-def chunks_of(block: ChunkBlock) -> list[Int32s]:
-    """The tokens of each chunk."""
-    return np.split(block.tokens, block.offsets[1:-1]) if len(block.points) else []
 
 
 async def beginnings(job: Job, shards: Sequence[Shard]) -> AsyncGenerator[RawBlock, None]:
@@ -77,18 +68,5 @@ async def open_workers(job: Job) -> ProcessPoolExecutor:
 
 def prepare_options(job: Job) -> PrepareOptions:
     """What the prepare processes need to know."""
-    max_tokens, overlap_tokens, max_chars = wiring.chunk_limits(job.settings, job.spec)
-    target = wiring.target_of(job.settings, job.spec)
-    return PrepareOptions(
-        fields=wiring.fields_of(job.settings),
-        spec=job.spec,
-        max_tokens=max_tokens,
-        overlap_tokens=overlap_tokens,
-        max_chars=max_chars,
-        salt=salt_of(job.identity["record"]),
-        ledger=str(job.state),
-        full=job.options.full,
-        framing="json" if job.options.dry_run else framing_of(target),
-        trim=job.settings.source.oversized == "trim",
-        keep_losers=job.options.dry_run,
-    )
+    found = replace(wiring.prepare_options(job.settings, job.spec, job.state), full=job.options.full)
+    return replace(found, framing="json", keep_losers=True) if job.options.dry_run else found

@@ -9,7 +9,8 @@ from ingestor.config.settings import Settings
 from ingestor.encoding import model
 from ingestor.encoding.model import ModelSpec
 from ingestor.errors import ConfigError, IdentityMismatchError, ModelError
-from ingestor.sink import Target
+from ingestor.preparing.preparer import PrepareOptions
+from ingestor.sink import Target, framing_of
 from ingestor.sink.collection import differing
 from ingestor.sources import Fields, listing
 from ingestor.sources.listing import Listing
@@ -24,6 +25,26 @@ CHARS_PER_TOKEN = 6
 
 def listing_of(settings: Settings, remote: Remote) -> Listing:
     return listing.list_shards(settings.source.paths, settings.source.root, remote)
+
+
+def prepare_options(settings: Settings, spec: ModelSpec, state: Path) -> PrepareOptions:
+    """What the prepare processes need to know.
+
+    Raises:
+        ConfigError: the model does not take so many tokens.
+    """
+    max_tokens, overlap_tokens, max_chars = chunk_limits(settings, spec)
+    return PrepareOptions(
+        fields=fields_of(settings),
+        spec=spec,
+        max_tokens=max_tokens,
+        overlap_tokens=overlap_tokens,
+        max_chars=max_chars,
+        salt=identity.salt_of(identity_of(settings, spec)["record"]),
+        ledger=str(state),
+        framing=framing_of(target_of(settings, spec)),
+        trim=settings.source.oversized == "trim",
+    )
 
 
 def fields_of(settings: Settings) -> Fields:

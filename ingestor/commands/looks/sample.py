@@ -17,16 +17,25 @@ import numpy as np
 
 from ingestor.config.settings import Settings
 from ingestor.encoding.model import ModelSpec
-from ingestor.preparing.preparer import PrepareOptions, Preparer
-from ingestor.records import Census, ChunkBlock, Document, Failure, Int32s, RawBlock, Shard, ShardEnd, Verdict
+from ingestor.preparing.preparer import Preparer
+from ingestor.records import (
+    Census,
+    ChunkBlock,
+    Document,
+    Failure,
+    Int32s,
+    RawBlock,
+    Shard,
+    ShardEnd,
+    Verdict,
+    chunks_of,
+)
 from ingestor.running import wiring
-from ingestor.sink import framing_of
 from ingestor.sources import documents
 from ingestor.sources.fields import MISSING, Fields, find
 from ingestor.sources.read import read_blocks
 from ingestor.sources.remote import Remote
 from ingestor.state.file import SCHEMA
-from ingestor.state.identity import salt_of
 
 SHARDS, BLOCKS = 24, 8
 """Of a few shards several blocks are looked at, of many one each."""
@@ -75,8 +84,7 @@ class Sample:
         self.documents += int(np.count_nonzero(found.verdicts == Verdict.NEW))
         self.duplicates += int(np.count_nonzero(found.verdicts == Verdict.DUPLICATE))
         self.skipped.update(found.skipped)
-        if len(chunks.points):
-            self.chunks += np.split(chunks.tokens, chunks.offsets[1:-1])
+        self.chunks += chunks_of(chunks)
         self.payload_bytes += sum(map(len, chunks.points.payloads))
         self.failures += found.failures
         self.warnings += [(name, kind, detail) for kind, detail in found.warnings]
@@ -107,7 +115,7 @@ def take(settings: Settings, spec: ModelSpec, shards: Sequence[Shard], remote: R
         ledger = Path(folder, "state.sqlite3")
         with closing(sqlite3.connect(ledger)) as empty:
             empty.executescript(SCHEMA)
-        preparer = Preparer(_options(settings, spec, ledger))
+        preparer = Preparer(wiring.prepare_options(settings, spec, ledger))
         for shard in chosen:
             blocks, read, end = asyncio.run(_beginning(settings, shard, remote, most=most))
             sample.shards += 1
@@ -121,21 +129,6 @@ def take(settings: Settings, spec: ModelSpec, shards: Sequence[Shard], remote: R
             if time.monotonic() > until:
                 break
     return sample
-
-
-def _options(settings: Settings, spec: ModelSpec, ledger: Path) -> PrepareOptions:
-    max_tokens, overlap_tokens, max_chars = wiring.chunk_limits(settings, spec)
-    return PrepareOptions(
-        fields=wiring.fields_of(settings),
-        spec=spec,
-        max_tokens=max_tokens,
-        overlap_tokens=overlap_tokens,
-        max_chars=max_chars,
-        salt=salt_of(wiring.identity_of(settings, spec)["record"]),
-        ledger=str(ledger),
-        framing=framing_of(wiring.target_of(settings, spec)),
-        trim=settings.source.oversized == "trim",
-    )
 
 
 async def _beginning(
