@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import typer
@@ -63,7 +64,8 @@ def test_help_has_the_options_of_a_run(capsys):
     assert all(option in said for option in ("--config FILE", "--dry-run", "--drain-timeout SECONDS"))
 
 
-COMMANDS = [*typer.main.get_command(cli.app).commands]
+GROUP: Any = typer.main.get_command(cli.app)
+COMMANDS = [*GROUP.commands]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -76,7 +78,7 @@ def test_help_ends_with_examples_that_hold(command, capsys):
     for example in examples:
         words = usage.with_command(shlex.split(example.removeprefix("python -m ingestor ")))
         assert words[0] == command
-        typer.main.get_command(cli.app).commands[command].make_context(command, words[1:])
+        GROUP.commands[command].make_context(command, words[1:])
 
 
 @pytest.mark.parametrize("columns", [20, 40, 200])

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import typer
@@ -31,7 +32,7 @@ GENERATED = {"configuration.md", "commands.md"}
 RUNS_US = re.compile(
     r"(?:(?:\.venv/bin/)?python -m ingestor|docker compose run --rm(?: -T)? (?:ingestor|ingestor-gpu))\s+(.*)"
 )
-COMMAND = typer.main.get_command(cli.app)
+COMMAND: Any = typer.main.get_command(cli.app)
 OPTIONS = {
     name for command in COMMAND.commands.values() for option in command.params for name in option.opts
 } | {*usage.OWN_OPTIONS}

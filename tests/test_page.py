@@ -16,9 +16,10 @@ import pytest
 from ingestor.channel import StageTime
 from ingestor.config.settings import Settings
 from ingestor.errors import ConfigError
+from ingestor.sources.urls import without_secrets
 from ingestor.watching import page as page_module
 from ingestor.watching.history import Sample
-from ingestor.watching.page import require_libraries, without_secrets, write_page
+from ingestor.watching.page import require_libraries, write_page
 from ingestor.watching.page.charts import spread
 from ingestor.watching.progress import Progress
 from ingestor.watching.report import Refused, Remark

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 
 import pytest
 
 from ingestor.channel import Channel
-from ingestor.watching import progress as progress_module
 from ingestor.watching.history import LEFT_S, History, Sample
 from ingestor.watching.progress import Progress, Stages
 
@@ -17,7 +17,7 @@ from ingestor.watching.progress import Progress, Stages
 def clock(monkeypatch):
     """The time, as the run sees it; put on by the test."""
     now = [100.0]
-    monkeypatch.setattr(progress_module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     return now
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +71,7 @@ def free(monkeypatch: pytest.MonkeyPatch):
     """Sets how much room there is."""
 
     def set_free(nbytes: int) -> None:
-        monkeypatch.setattr(place.shutil, "disk_usage", lambda _: Usage(10 * nbytes, 9 * nbytes, nbytes))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10 * nbytes, 9 * nbytes, nbytes))
 
     return set_free
 

@@ -22,7 +22,7 @@ from pyarrow import parquet as pq
 from ingestor.errors import ConfigError, SourceError, StoppedError
 from ingestor.records import RawBlock
 from ingestor.sources import range_file
-from ingestor.sources.faults import retry_after_s, told
+from ingestor.sources.faults import library_errors, retry_after_s
 from ingestor.sources.listing import Listing, list_shards
 from ingestor.sources.read import read_blocks
 from ingestor.sources.remote import Remote
@@ -317,7 +317,7 @@ def test_a_pause_that_cannot_be_read_is_none(value: str) -> None:
 
 
 def test_a_redirection_to_no_url_is_not_tried_again() -> None:
-    with pytest.raises(SourceError) as raised, told("http://host/a"):
+    with pytest.raises(SourceError) as raised, library_errors("http://host/a"):
         raise InvalidUrlRedirectClientError("http://me:pass@secret@[bad?sig=secret")
     assert (raised.value.kind, type(raised.value)) == ("unreadable", SourceError)
     assert "secret" not in raised.value.detail

@@ -11,6 +11,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import escape
 
 import pyarrow as pa
@@ -132,7 +133,8 @@ def check_account(found: Reading) -> None:
     """A shard is finished, or it says why it is not."""
     (end,) = found.ends.values()
     assert end.finished != bool(end.errors or end.warnings)
-    places = [record.place for record in (*found.documents, *found.failures, *found.skipped)]
+    records: list[Any] = [*found.documents, *found.failures, *found.skipped]
+    places = [record.place for record in records]
     assert len(set(places)) == len(places)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 
-from ingestor.watching import timeline as timeline_module
 from ingestor.watching.timeline import BATCHES, SPANS_KEPT, Timeline
 
 
@@ -14,7 +14,7 @@ from ingestor.watching.timeline import BATCHES, SPANS_KEPT, Timeline
 def clock(monkeypatch):
     """A nanosecond passes whenever somebody looks."""
     ticks = itertools.count(1_000)
-    monkeypatch.setattr(timeline_module.time, "time_ns", lambda: next(ticks))
+    monkeypatch.setattr(time, "time_ns", lambda: next(ticks))
     return ticks
 
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import Any
 
 IMPORTED = [
     "torch",
@@ -75,8 +76,8 @@ def _main(arguments: list[str], folder: Path, environment: dict[str, str], said:
     os.environ.update(environment)
     with said.open("w") as file:
         os.dup2(file.fileno(), 2)
-    resource_tracker._resource_tracker._fd = None  # the run has one of its own
-    resource_tracker._resource_tracker._pid = None
+    tracker: Any = resource_tracker._resource_tracker
+    tracker._fd = tracker._pid = None  # the run has one of its own
     from ingestor.cli import execute
 
     code = execute(arguments)

@@ -12,9 +12,9 @@ from typing import Protocol
 from ingestor.errors import SourceError
 
 if sys.version_info >= (3, 14):
-    from compression import zstd
+    from compression import zstd as zstd
 else:
-    from backports import zstd
+    from backports import zstd as zstd
 
 SLICE_BYTES = 64 << 10
 """Packed bytes given to a decompressor at once; few, as it copies what follows the end of a member."""
