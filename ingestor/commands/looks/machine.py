@@ -81,9 +81,9 @@ def device(settings: Settings) -> Look:
     """Where the encoder would run; loads torch."""
     from ingestor.device import open_device
 
-    found = open_device(engine.device_of(settings)).torch_device
-    if settings.encoder.compile == "on" and found.type != "cuda":
-        raise ConfigError("encoder.compile: on is for CUDA devices; set auto or off")
+    opened = open_device(engine.device_of(settings))
+    engine.check_device(settings, opened)
+    found = opened.torch_device
     if found.type == "cuda":
         from ingestor.cuda import room
 
