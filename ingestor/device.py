@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ingestor.buffers import BufferPool, Slot
 from ingestor.errors import ConfigError
-from ingestor.records import Batch, Points
+from ingestor.records import Batch, Int64s, Points
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class DeviceBatch:
 
     tokens: Tensor
     offsets: Tensor
-    bounds: np.ndarray[tuple[int], np.dtype[np.int64]]
+    bounds: Int64s
     points: Points
     ready: Event
 

@@ -76,7 +76,11 @@ def refused(path: Path, what: str, error: OSError) -> ConfigError | ResourceErro
 
 
 def wait_for(handle: int, path: Path, until: float, give_up: Callable[[], bool], advice: str) -> None:
-    """Lock the file. It is polled, for a blocking lock has no deadline and cannot be called off."""
+    """Lock the file. It is polled, for a blocking lock has no deadline and cannot be called off.
+
+    Raises:
+        LockedError: another process held it until then.
+    """
     while not try_lock(handle):
         if time.monotonic() >= until or give_up():
             holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"

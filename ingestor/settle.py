@@ -19,8 +19,13 @@ FLUSH_ROWS = 65_536
 
 
 class Sinks(Protocol):
-    async def delete(self, ids: UInt8s) -> None: ...
-    async def flush(self) -> None: ...
+    """What is needed of the sinks once points are applied."""
+
+    async def delete(self, ids: UInt8s) -> None:
+        """Delete the points with these ids, uint8[n, 16]."""
+
+    async def flush(self) -> None:
+        """Make durable all that was applied before."""
 
 
 async def settle(

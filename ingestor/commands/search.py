@@ -29,12 +29,16 @@ NUMBER = re.compile(r"-?\d{1,20}")
 
 @dataclass(frozen=True, slots=True)
 class Query:
+    """What is looked for, and the name that its answer has."""
+
     id: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """A query and what was found, best first."""
+
     query: Query
     hits: list[Hit]
 
@@ -83,6 +87,9 @@ def a_query(said: str | dict[str, Any], where: str) -> Query:
 def read_filter(where: Sequence[str]) -> dict[str, str | int]:
     """`field=value` as a condition; a value of digits is a number, one in quotes is text, and so is a number
     that is too large for the collection, which keeps it as text.
+
+    Raises:
+        ConfigError: it is not written so.
     """
     found: dict[str, str | int] = {}
     for condition in where:

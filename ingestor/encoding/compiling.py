@@ -35,6 +35,8 @@ REFUSALS = 8
 
 
 class Compilable(Encoder, Protocol):
+    """An encoder that torch.compile takes."""
+
     def compiled(self, most_tokens: int) -> Encoder:
         """The same encoder, whose first forward compiles."""
 

@@ -68,7 +68,11 @@ def load_encoder(spec: ModelSpec, *, device: Device, precision: str = "auto") ->
 
 
 def choose_dtype(spec: ModelSpec, device: Device, precision: str) -> torch.dtype:
-    """The type of the weights and of the arithmetic inside the model; vectors are float32 always."""
+    """The type of the weights and of the arithmetic inside the model; vectors are float32 always.
+
+    Raises:
+        ConfigError: there is no such precision.
+    """
     if precision not in ("auto", "fp8"):
         if precision not in DTYPES:
             raise ConfigError(f"encoder.precision: {precision!r} is none of auto, {', '.join(DTYPES)}")

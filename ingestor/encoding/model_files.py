@@ -42,7 +42,11 @@ _HARMLESS_ARGUMENTS = {"dtype", "torch_dtype", "attn_implementation", "model_max
 
 
 def read_config(model: str, folder: Path) -> dict[str, Any]:
-    """config.json, refused where the model needs code or weights that transformers does not have."""
+    """config.json of a model that transformers has the code for.
+
+    Raises:
+        ModelError: it is of another family, or its weights are quantized.
+    """
     config: dict[str, Any] = read_json(model, folder / "config.json", dict)
     kind = config.get("model_type")
     if not isinstance(kind, str):
@@ -57,7 +61,11 @@ def read_config(model: str, folder: Path) -> dict[str, Any]:
 
 
 def read_prompts(model: str, folder: Path) -> tuple[str, str]:
-    """The prompts for documents and for queries that the model's authors named, "" where they named none."""
+    """The prompts for documents and for queries that the model's authors named, "" where they named none.
+
+    Raises:
+        ModelError: it gives no single vector a text, or names a prompt that it does not have.
+    """
     path = folder / "config_sentence_transformers.json"
     if not path.exists():
         return "", ""
@@ -83,7 +91,11 @@ def read_truncate_dim(model: str, folder: Path) -> int | None:
 
 
 def max_tokens(model: str, folder: Path, config: dict[str, Any]) -> int:
-    """The longest input: what its authors set, and never more than it has positions for."""
+    """The longest input in tokens: what its authors set, and never more than it has positions for.
+
+    Raises:
+        ModelError: nothing says it.
+    """
     bounds = [_settings(model, folder).get("max_seq_length")]
     tokenizer = folder / "tokenizer_config.json"
     if bounds[0] is None and tokenizer.exists():

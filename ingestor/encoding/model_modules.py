@@ -111,7 +111,11 @@ def read_modules(model: str, folder: Path, *, weights: bool = True) -> Modules:
 
 
 def dimension(model: str, config: dict[str, Any], modules: Modules) -> int:
-    """Size of a vector behind all modules."""
+    """Size of a vector behind all modules.
+
+    Raises:
+        ModelError: the modules do not fit together, or do not say their sizes.
+    """
     width = config.get("hidden_size") or config.get("dim")
     if not isinstance(width, int):
         raise ModelError(f"{model}: config.json does not say how large its vectors are (hidden_size)")
@@ -197,7 +201,11 @@ def _demand_files(model: str, folder: Path, weights: bool) -> None:
 
 
 def read_json(model: str, path: Path, kind: type) -> Any:
-    """The content of one of the model's files, a dict or a list."""
+    """The content of one of the model's files, a dict or a list.
+
+    Raises:
+        ModelError: it cannot be read, or holds something else.
+    """
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:

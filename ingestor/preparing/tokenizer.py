@@ -37,12 +37,22 @@ class Tokens:
 
 
 class Tokenizer(Protocol):
+    """Makes tokens of texts.
+
+    Attributes:
+        prefix, suffix: int32[n], the special tokens before and behind a text.
+        unknown: the token for what the vocabulary does not have; -1 without one.
+    """
+
     prefix: Int32s
     suffix: Int32s
     unknown: int
 
-    def ids(self, texts: Sequence[str]) -> list[Int32s]: ...
-    def tokens(self, text: str) -> Tokens: ...
+    def ids(self, texts: Sequence[str]) -> list[Int32s]:
+        """int32[n] for each text, without special tokens."""
+
+    def tokens(self, text: str) -> Tokens:
+        """A text's tokens, and where each of them lies."""
 
 
 class ModelTokenizer:

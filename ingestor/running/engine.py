@@ -221,7 +221,11 @@ def usual_budget(settings: Settings, spec: ModelSpec, *, on_gpu: bool) -> int:
 
 
 def token_budget(settings: Settings, max_tokens: int, usual: int) -> int:
-    """Tokens in a batch, never fewer than one chunk may have."""
+    """Tokens in a batch, never fewer than one chunk may have.
+
+    Raises:
+        ConfigError: the settings ask for fewer.
+    """
     wanted = settings.encoder.token_budget
     if wanted == "auto":
         return max(usual, max_tokens)
@@ -235,7 +239,11 @@ def token_budget(settings: Settings, max_tokens: int, usual: int) -> int:
 
 
 def slot_rows(settings: Settings, dimension: int) -> int | None:
-    """Vectors in a slot of the size that the settings ask for; None where they leave it open."""
+    """Vectors in a slot of the size that the settings ask for; None where they leave it open.
+
+    Raises:
+        ConfigError: it has no room for one vector.
+    """
     wanted = settings.pipeline.buffer_bytes
     if wanted == "auto":
         return None

@@ -54,7 +54,12 @@ def create_shard(place: Path, config: edge.EdgeConfig) -> edge.EdgeShard:
 
 
 def load_shard(place: Path) -> edge.EdgeShard:
-    """Open a directory of the engine; none but this process can use it until it is closed."""
+    """Open a directory of the engine; none but this process can use it until it is closed.
+
+    Raises:
+        LockedError: another process has it open.
+        SinkError: it is not there, or the engine cannot read it.
+    """
     with engine_errors(place):
         if not (place / "wal").is_dir():
             raise SinkError(f"{place}: a part of the collection is missing; --recreate makes it anew")
