@@ -23,6 +23,7 @@ import yaml
 from ingestor import cli, usage
 from ingestor.config.mistakes import settings_of
 from ingestor.config.settings import Settings, load
+from ingestor.encoding.families import FAMILIES
 from tests.running import Workplace, documents
 
 ROOT = Path(__file__).parent.parent
@@ -165,6 +166,14 @@ def test_configurations_that_are_shown_are_valid(page, tmp_path):
         path = tmp_path / "shown.yaml"
         path.write_text(json.dumps(shown))
         load(path, environ={})
+
+
+def test_the_table_of_families_holds():
+    row = re.compile(r"^\| `([\w-]+)` \| .+ \| (packed|padded)\b.* \| (\w+) \|$", re.MULTILINE)
+    assert row.findall((DOCS / "models.md").read_text("utf-8")) == [
+        (name, "packed" if family.packs else "padded", "float16" if family.float16_is_safe else "bfloat16")
+        for name, family in FAMILIES.items()
+    ]
 
 
 def texts_of(path: Path) -> Iterator[str]:

@@ -19,14 +19,14 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from ingestor.device import open_device
 from ingestor.encoding.encoder import embed, load_encoder, load_model
+from ingestor.encoding.families import PACKED
 from ingestor.encoding.head import Head
 from ingestor.encoding.model import ModelSpec, resolve
-from ingestor.encoding.packed import FAMILIES, PackedEncoder, attention_window
+from ingestor.encoding.packed import PackedEncoder, attention_window
 from ingestor.encoding.padded import PaddedEncoder, TorchHidden
 from tests.fakes import token_batch
 from tests.models import TEXTS, on_cpu, save_model, tokenize
 
-PACKED = sorted(FAMILIES)
 Vectors = npt.NDArray[np.float32]
 
 

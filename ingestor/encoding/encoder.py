@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ingestor.device import Device, DeviceBatch
+from ingestor.encoding.families import FAMILIES, PACKED, Family
 from ingestor.encoding.float8 import to_float8
 from ingestor.encoding.head import Head
 from ingestor.encoding.model import ModelSpec
@@ -21,7 +22,6 @@ from ingestor.errors import ConfigError, ModelError, one_line
 from ingestor.records import Batch, Float32s
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_FLOAT16_IS_SAFE = {"bert", "distilbert", "roberta", "xlm-roberta"}
 
 
 class Encoder(Protocol):
@@ -55,14 +55,14 @@ def load_encoder(spec: ModelSpec, *, device: Device, precision: str = "auto") ->
         return HashEncoder(spec.dimension, device.torch_device)
     dtype = choose_dtype(spec, device, precision)
     model = load_model(spec, dtype).to(device.torch_device)
-    from ingestor.encoding.packed import FAMILIES, PackedEncoder, register_varlen
+    from ingestor.encoding.packed import PackedEncoder, register_varlen
 
     if precision == "fp8":
-        if spec.architecture not in FAMILIES:
-            known = ", ".join(sorted(FAMILIES))
+        if spec.architecture not in PACKED:
+            known = ", ".join(PACKED)
             raise ConfigError(f"encoder.precision: fp8 is for {known}, not for {spec.architecture}; set auto")
         to_float8(model)
-    if device.torch_device.type == "cuda" and spec.architecture in FAMILIES and dtype != torch.float32:
+    if device.torch_device.type == "cuda" and spec.architecture in PACKED and dtype != torch.float32:
         return PackedEncoder(model, spec, attention=register_varlen())
     return PaddedEncoder(TorchHidden(model, spec), Head(spec, device.torch_device))
 
@@ -79,7 +79,7 @@ def choose_dtype(spec: ModelSpec, device: Device, precision: str) -> torch.dtype
         return DTYPES[precision]
     if device.torch_device.type == "cpu":
         return torch.float32
-    return torch.float16 if spec.architecture in _FLOAT16_IS_SAFE else torch.bfloat16
+    return torch.float16 if FAMILIES.get(spec.architecture, Family()).float16_is_safe else torch.bfloat16
 
 
 def load_model(spec: ModelSpec, dtype: torch.dtype) -> Any:

@@ -8,25 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ingestor.encoding.families import FAMILIES
 from ingestor.encoding.model_modules import read_json
 from ingestor.errors import ModelError
-
-FAMILIES = (
-    "bert",
-    "distilbert",
-    "roberta",
-    "xlm-roberta",
-    "mpnet",
-    "modernbert",
-    "nomic_bert",
-    "qwen3",
-    "gemma3_text",
-)
-"""Those whose vectors were held against sentence-transformers': docs/models.md. What code there is in a
-model's repository says nothing about them that transformers does not know, and is never run.
-"""
-
-_POSITIONS_AFTER_PADDING = {"roberta", "xlm-roberta", "mpnet"}
 
 _SETTINGS_FILES = (
     "sentence_bert_config.json",
@@ -101,7 +85,7 @@ def max_tokens(model: str, folder: Path, config: dict[str, Any]) -> int:
     if bounds[0] is None and tokenizer.exists():
         bounds.append(read_json(model, tokenizer, dict).get("model_max_length"))
     positions = config.get("max_position_embeddings")
-    if isinstance(positions, int) and config["model_type"] in _POSITIONS_AFTER_PADDING:
+    if isinstance(positions, int) and FAMILIES[config["model_type"]].positions_after_padding:
         positions -= config.get("pad_token_id", 1) + 1
     known = [int(bound) for bound in (*bounds, positions) if bound is not None and 0 < bound < 1e9]
     if not known:

@@ -14,27 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from ingestor.device import DeviceBatch
+from ingestor.encoding.families import FAMILIES
 from ingestor.encoding.head import Head
 from ingestor.encoding.model import ModelSpec
 
-FAMILIES = {
-    "bert",
-    "distilbert",
-    "roberta",
-    "xlm-roberta",
-    "modernbert",
-    "nomic_bert",
-    "qwen3",
-    "gemma3_text",
-}
-"""Architectures whose attention can be replaced. MPNet's cannot: it adds a bias to each pair of positions."""
-
-_AFTER_PADDING = {"roberta", "xlm-roberta"}
-_MASK_BY_LAYER = {"modernbert", "qwen3", "gemma3_text"}
-
 
 class PackedEncoder:
-    """Runs a model of `FAMILIES` on one row of tokens.
+    """Runs a model whose family packs on one row of tokens.
 
     Args:
         model: from `load_model`, on its device.
@@ -49,10 +35,11 @@ class PackedEncoder:
         self.dimension = spec.dimension
         self._model = model
         self._head = Head(spec, model.device)
-        self._first = model.config.pad_token_id + 1 if spec.architecture in _AFTER_PADDING else 0
+        family = FAMILIES[spec.architecture]
+        self._first = model.config.pad_token_id + 1 if family.positions_after_padding else 0
         # Masks in a mapping are taken as they are; else the model would look at the positions, and wait.
         by_layer = {"full_attention": None, "sliding_attention": None}
-        self._mask = by_layer if spec.architecture in _MASK_BY_LAYER else None
+        self._mask = by_layer if family.mask_by_layer else None
         self._most: int | None = None
 
     def compiled(self, most_tokens: int, *, backend: str = "inductor") -> PackedEncoder:

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from ingestor.device import DeviceBatch
+from ingestor.encoding.families import FAMILIES
 from ingestor.encoding.head import Head
 from ingestor.encoding.model import ModelSpec
-
-_TAKES_ANY_MASK = {"bert", "distilbert", "roberta", "xlm-roberta", "mpnet"}
 
 
 class Hidden(Protocol):
@@ -60,7 +59,7 @@ class TorchHidden:
     def __init__(self, model: Any, spec: ModelSpec) -> None:
         self.padding = model.config.pad_token_id or 0
         self._model = model
-        self._takes_any_mask = spec.architecture in _TAKES_ANY_MASK
+        self._takes_any_mask = FAMILIES[spec.architecture].takes_any_mask
         if spec.architecture == "mpnet":
             _keep_position_bias(model)
 

@@ -13,9 +13,10 @@ import torch
 from ingestor.cuda import CudaDevice
 from ingestor.device import open_device
 from ingestor.encoding.encoder import embed, load_encoder, load_model
+from ingestor.encoding.families import PACKED
 from ingestor.encoding.head import Head
 from ingestor.encoding.model import resolve
-from ingestor.encoding.packed import FAMILIES, PackedEncoder
+from ingestor.encoding.packed import PackedEncoder
 from ingestor.encoding.padded import PaddedEncoder, TorchHidden
 from tests.fakes import chunk_block, token_batch
 from tests.models import save_model
@@ -47,7 +48,7 @@ def chunks() -> list[list[int]]:
     return [part.tolist() for part in np.split(block.tokens, block.offsets[1:-1])]
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", PACKED)
 @pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_packed_is_padded_is_one_at_a_time(
@@ -80,7 +81,7 @@ def test_float32_and_families_that_cannot_be_packed_are_padded(device: CudaDevic
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", PACKED)
 @pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
 def test_a_packed_forward_never_waits_for_the_device(
     device: CudaDevice, tmp_path: Path, family: str, pooling: str

@@ -16,8 +16,9 @@ from ingestor.device import open_device
 from ingestor.encoding.budget import SIZES, choose, sweep_gpu
 from ingestor.encoding.compiling import CompiledEncoder, compile_encoder
 from ingestor.encoding.encoder import choose_dtype, embed, load_encoder
+from ingestor.encoding.families import PACKED
 from ingestor.encoding.model import resolve
-from ingestor.encoding.packed import FAMILIES, PackedEncoder
+from ingestor.encoding.packed import PackedEncoder
 from ingestor.records import Batch
 from tests.fakes import chunk_block
 from tests.models import save_model
@@ -30,7 +31,7 @@ pytestmark = [
 
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")  # compilers use what is deprecated
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", PACKED)
 async def test_compiled_is_eager(tmp_path: Path, family: str) -> None:
     save_model(tmp_path, family, gentle=True)
     spec = resolve(str(tmp_path / "model"))
