@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from ingestor.encoding.calibration import FILE, Calibration, recall, spread
 from ingestor.errors import IdentityMismatchError
@@ -36,11 +37,12 @@ def test_other_chunks_or_weights_are_another_model() -> None:
 
 
 def test_probes_notice_another_model() -> None:
-    FITTED.check(PROBES * (1 + 1e-4))
+    FITTED.check(PROBES * (1 + 1e-4), Path("models/a"))
     other = PROBES.copy()
     other[2] += 0.1
-    with pytest.raises(IdentityMismatchError, match=f"the 8-bit model {FITTED.id} gives other vectors"):
-        FITTED.check(other)
+    said = f"^models/a: the 8-bit model {FITTED.id} gives other vectors .* Remove this folder"
+    with pytest.raises(IdentityMismatchError, match=said):
+        FITTED.check(other, Path("models/a"))
 
 
 def test_it_is_recalled_from_the_kept_models(tmp_path: Path) -> None:
@@ -52,6 +54,31 @@ def test_it_is_recalled_from_the_kept_models(tmp_path: Path) -> None:
     assert found is not None
     assert (found.id, found.revision) == (FITTED.id, FITTED.revision)
     assert recall(tmp_path, "") is None
+
+
+@pytest.mark.parametrize("damage", ["", "hello", "cut", "twisted", "folder"])
+def test_what_is_damaged_is_passed_over(tmp_path: Path, damage: str) -> None:
+    whole = FITTED.to_bytes()
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "b" / FILE).write_bytes(whole)
+    for name in ("a", "c"):  # which of them is met first is not known
+        if damage == "folder":
+            (tmp_path / name / FILE).mkdir()
+            continue
+        middle = len(whole) // 3
+        twisted = (
+            whole[:middle] + bytes(byte ^ 0x55 for byte in whole[middle : middle + 40]) + whole[middle + 40 :]
+        )
+        bad = {"cut": whole[:300], "twisted": twisted}.get(damage, damage.encode())
+        (tmp_path / name / FILE).write_bytes(bad)
+    with capture_logs() as logs:
+        found = recall(tmp_path, FITTED.id)
+        assert recall(tmp_path, "another") is None
+    assert found is not None
+    assert found.id == FITTED.id
+    assert {line["log_level"] for line in logs} == {"warning"}
+    assert {Path(line["file"]).parent.name for line in logs} == {"a", "c"}
 
 
 def test_items_are_spread_over_all() -> None:

@@ -191,4 +191,5 @@ def test_a_model_in_a_folder_is_named_beside_its_hash():
     assert model_named({"model": "sha256:01"}, "models/mine") == "models/mine (sha256:01)"
     assert model_named({"model": "sha256:01"}, None) == "sha256:01"  # of an older state file
     assert model_named({"model": "hash:8"}, "hash:8") == "hash:8"
+    assert model_named({"model": "hash:8", "precision": "int8"}, "hash:8") == "hash:8, int8"
     assert model_named(None, None) == "not known yet"

@@ -7,19 +7,25 @@ import random
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import qdrant_edge as edge
 
 from ingestor.commands.rebuild import Rebuilt, gathered, version
+from ingestor.commands.vectors import calibration_of
+from ingestor.config.settings import load
+from ingestor.encoding.calibration import FILE, Calibration
 from ingestor.lock import Lock
-from ingestor.sink import Stored
+from ingestor.sink import Stored, open_reader
+from ingestor.sink.collection import store_of
 from ingestor.sink.engine import load_shard
 from ingestor.state.file import NO_HASH
 from ingestor.state.identity import document_key, point_id
-from tests.running import Workplace, documents, same_points
-from tests.sinks import served, stored
+from tests.running import DIMENSION, Workplace, documents, same_points
+from tests.sinks import embedded, served, stored
 
 pytestmark = pytest.mark.whole
 
@@ -74,6 +80,33 @@ def test_what_is_unchanged_is_not_embedded_again(place):
     fresh = Workplace(place.folder / "fresh", source={"paths": [str(place.shards)]})
     fresh.run()
     assert same_points(fresh.points(), place.points())
+
+
+def test_an_8_bit_model_that_nothing_knows_is_told(place):
+    """Runs and searches would fit another one, and refuse the collection then."""
+    kept = place.folder / "models" / "openvino-int8-a"
+    fitted = Calibration("sha256:a", (np.arange(5, dtype=np.int32),), np.ones((1, 3), np.float32))
+    target = embedded(place.folder / "qdrant", collection="things", dimension=DIMENSION)
+    with store_of(target) as store:
+        store.write_identity({**(store.identity() or {}), "calibration": fitted.id})
+    lost = f"the 8-bit model {fitted.id} is not in models: bring it back there"
+    assert lost in place.ask("status", "--rebuild").err
+    kept.mkdir(parents=True)
+    (kept / FILE).write_bytes(fitted.to_bytes())
+    assert "8-bit" not in place.ask("status", "--rebuild").err
+    with closing(sqlite3.connect(place.state)) as file:
+        ((stored,),) = file.execute("SELECT value FROM meta WHERE name = 'calibration'")
+        assert Calibration.from_bytes(stored).id == fitted.id
+
+        # The state file of a run that was refused knows another one.
+        other = replace(fitted, revision="sha256:b").to_bytes()
+        file.execute("UPDATE meta SET value = ? WHERE name = 'calibration'", (other,))
+        file.commit()
+    settings = load(place.folder / "c.yaml", [f"state={place.state}"], environ={})
+    with closing(open_reader(target)) as reader:
+        found = calibration_of(settings, reader)
+    assert found is not None
+    assert found.id == fitted.id
 
 
 @pytest.mark.slow

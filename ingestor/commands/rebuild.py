@@ -21,7 +21,7 @@ from ingestor.commands.common import alone
 from ingestor.commands.comparing import FIELDS
 from ingestor.commands.vectors import check_model
 from ingestor.config.settings import Settings
-from ingestor.encoding.calibration import recall
+from ingestor.encoding.calibration import Calibration, recall
 from ingestor.errors import IdentityMismatchError
 from ingestor.lock import Lock
 from ingestor.running import wiring
@@ -55,6 +55,7 @@ class Rebuilt:
         documents: of the collection; `incomplete` of them lack chunks, or have some of another version.
         points: of these documents; `foreign` ones were not written by this program.
         kept: where the state file from before lies now; None where there was none.
+        lost: the 8-bit model that the collection was written with, where nothing knows it any more.
     """
 
     documents: int = 0
@@ -62,6 +63,7 @@ class Rebuilt:
     points: int = 0
     foreign: int = 0
     kept: str | None = None
+    lost: str | None = None
 
 
 def rebuild_state(settings: Settings) -> Rebuilt:
@@ -93,7 +95,9 @@ def rebuild_state(settings: Settings) -> Rebuilt:
         folder = Path(stack.enter_context(scratch))
         with state_errors(state):
             documents = gathered(reader.scan(FIELDS), folder / "points", rebuilt)
-            write_state(folder / "state", documents, identity, spec.name, wiring.kept_models(settings))
+            calibration = recall(wiring.kept_models(settings), identity.get("calibration", ""))
+            write_state(folder / "state", documents, identity, spec.name, calibration)
+        rebuilt.lost = None if calibration else identity.get("calibration")
         rebuilt.kept = replace(state, folder / "state")
     return rebuilt
 
@@ -139,16 +143,16 @@ def write_state(
     documents: Iterable[tuple[int, str, bytes, int]],
     identity: dict[str, Any],
     model: str,
-    models: Path,
+    calibration: Calibration | None,
 ) -> None:
     """Make a state file that knows these documents, and no shards; the name that the settings give the model;
-    and the 8-bit model, if `models` does.
+    and what an 8-bit model was fitted to.
     """
     with ThreadPoolExecutor(1) as thread, closing(Ledger.open(path, thread)) as ledger:
         ledger.take_over(identity["state"])
         ledger.set_identity(orjson.dumps(identity["vector"]).decode())
         ledger.set_meta("model", model)
-        if calibration := recall(models, identity.get("calibration", "")):
+        if calibration:
             ledger.set_meta("calibration", calibration.to_bytes())
         place = 1
         for part in parts(documents):

@@ -48,7 +48,12 @@ def behind_alias(settings: Settings) -> tuple[Settings, dict[str, Any]]:
         }
     family = standing.family
     others = [
-        {"collection": one.name, "place": family.place(one), "model": one.identity["vector"]["model"]}
+        {
+            "collection": one.name,
+            "place": family.place(one),
+            "model": one.identity["vector"]["model"],
+            "precision": one.identity["vector"].get("precision"),
+        }
         for one in family.generations
     ]
     return standing.settings, {"alias": alias, "live": standing.live, "generations": others}
@@ -62,6 +67,11 @@ def rebuild(settings: Settings) -> Iterator[str]:
         yield f"{made.incomplete:,} of them are incomplete; the next run that reads them embeds them again"
     if made.foreign:
         yield f"{made.foreign:,} points were not written by this program, and were passed over"
+    if made.lost:
+        yield (
+            f"the 8-bit model {made.lost} is not in {wiring.kept_models(settings)}: bring it back there and"
+            " rebuild again, for without it runs and searches refuse the collection"
+        )
     if made.kept:
         yield f"the state file from before is kept as {made.kept}"
 
@@ -76,7 +86,8 @@ def as_text(found: dict[str, Any]) -> Iterator[str]:
         yield f"alias       {alias}, {found.get('error') or 'points at ' + (found['live'] or 'nothing yet')}"
         for one in found["generations"] or ():
             here = " (this configuration)" if one["collection"] == found["collection"] else ""
-            yield f"            {one['collection']}: {one['place']}, {one['model']}{here}"
+            form = f", {one['precision']}" if one["precision"] else ""
+            yield f"            {one['collection']}: {one['place']}, {one['model']}{form}{here}"
     yield f"state       {found['state']}"
     yield f"documents   {found['documents']:,}"
     yield f"points      {found['points']:,}"
@@ -86,11 +97,13 @@ def as_text(found: dict[str, Any]) -> Iterator[str]:
 
 
 def model(identity: dict[str, Any] | None, name: str | None) -> str:
-    """What the settings called it, and the hash of its weights where the collection knows it by that."""
+    """What the settings called it, and the hash of its weights where the collection knows it by that; and
+    whether it is in eight bits.
+    """
     if identity is None:
         return "not known yet"
-    known = str(identity["model"])
-    return known if name in (None, known) else f"{name} ({known})"
+    known, form = str(identity["model"]), f", {identity['precision']}" if "precision" in identity else ""
+    return (known if name in (None, known) else f"{name} ({known})") + form
 
 
 def last_run(run: dict[str, Any] | None) -> str:

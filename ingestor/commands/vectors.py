@@ -102,8 +102,9 @@ def calibration_of(settings: Settings, reader: Reader) -> Calibration | None:
         return None
     state = Path(settings.state)
     stored = read_meta(state, "calibration") if state.exists() else None
-    found = Calibration.from_bytes(stored) if stored else recall(wiring.kept_models(settings), id_)
-    if found is None or found.id != id_:
+    known = Calibration.from_bytes(stored) if stored else None
+    found = known if known and known.id == id_ else recall(wiring.kept_models(settings), id_)
+    if found is None:
         raise IdentityMismatchError(
             f"collection {settings.qdrant.collection!r} was written with the 8-bit model {id_}, which neither"
             f" {settings.state} nor {wiring.kept_models(settings)} knows; bring one of them here"

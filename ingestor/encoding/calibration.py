@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import io
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+from zipfile import BadZipFile
 
 import numpy as np
 
 from ingestor.encoding.quality import cosines
 from ingestor.errors import IdentityMismatchError
 from ingestor.records import Float32s, Int32s
+from ingestor.telemetry import logger
 
 T = TypeVar("T")
 
@@ -51,8 +54,12 @@ class Calibration:
             digest.update(len(ids).to_bytes(4, "little") + ids.astype("<i4").tobytes())
         return digest.hexdigest()
 
-    def check(self, found: Float32s) -> None:
+    def check(self, found: Float32s, model: Path) -> None:
         """Hold the probes' vectors against those that were recorded.
+
+        Args:
+            found: float32[PROBES or fewer, dimension].
+            model: the folder of the model that gave them.
 
         Raises:
             IdentityMismatchError: it is not the model that the collection was written with.
@@ -61,9 +68,10 @@ class Calibration:
         lowest = float(cosines(found, self.probes).min())
         if not lowest >= SAME:
             raise IdentityMismatchError(
-                f"the 8-bit model {self.id} gives other vectors than when it was made (cosine {lowest:.5f});"
-                " nothing was written. Bring back the folder that it was kept in, or --recreate to make a new"
-                " one and embed everything anew"
+                f"{model}: the 8-bit model {self.id} gives other vectors than when it was made (cosine"
+                f" {lowest:.5f}). Remove this folder, and it is made again from the state file; where that"
+                " does not help, go back to the processor and the versions that it was made with, or"
+                " --recreate to make a new one and embed everything anew"
             )
 
     def to_bytes(self) -> bytes:
@@ -79,17 +87,29 @@ class Calibration:
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> Calibration:
-        with np.load(io.BytesIO(stored)) as file:
-            ends = np.cumsum(file["lengths"])
-            revision, tokens = str(file["revision"]), tuple(np.split(file["tokens"], ends[:-1]))
-            probes = file["probes"]
+        """What `to_bytes` gave.
+
+        Raises:
+            ValueError: these are other bytes.
+        """
+        try:
+            with np.load(io.BytesIO(stored)) as file:
+                ends = np.cumsum(file["lengths"])
+                revision, tokens = str(file["revision"]), tuple(np.split(file["tokens"], ends[:-1]))
+                probes = file["probes"]
+        except (OSError, EOFError, LookupError, TypeError, BadZipFile, zlib.error) as error:
+            raise ValueError(f"it is damaged: {error}") from error
         return cls(revision, tokens, probes if len(probes) else None)
 
 
 def recall(folder: Path, id_: str) -> Calibration | None:
     """What the 8-bit model with this id was fitted to, if it is one of those that are kept in the folder."""
     for path in folder.glob(f"*/{FILE}"):
-        found = Calibration.from_bytes(path.read_bytes())
+        try:
+            found = Calibration.from_bytes(path.read_bytes())
+        except (OSError, ValueError) as error:
+            logger().warning("models", file=str(path), error=str(error), then="passed over")
+            continue
         if found.id == id_:
             return found
     return None
