@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingestor.errors import IdentityMismatchError
+from ingestor.running import engine
 from ingestor.sink import Target
 from tests.running import DIMENSION, Workplace, documents, failing, run_here
 from tests.sinks import embedded, ids_of, make, payload_of, points_of, served, stored, vectors_of, write
@@ -91,6 +92,19 @@ async def test_an_interrupted_adoption_is_completed(place, target):
     assert (report.documents.unchanged, report.documents.indexed) == (3, 17)
     assert "10 documents" in report.warnings[0].detail
     assert set(chunks(target)) == {f"d{n}" for n in range(30)}
+
+
+async def test_what_is_not_adopted_is_refused_before_anything_is_made_for_it(place, monkeypatch):
+    await run_here(place)
+
+    async def open_engine(*_: object, **__: object) -> None:
+        raise AssertionError("no model is needed")
+
+    monkeypatch.setattr(engine, "open_engine", open_engine)
+    failure = await failing(place, OTHER_STATE)
+    assert isinstance(failure, IdentityMismatchError)
+    assert "it was written from another state file" in str(failure)
+    assert not (place.folder / "other.sqlite3").exists()
 
 
 async def test_there_must_be_something_to_adopt(place, target):

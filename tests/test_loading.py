@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import resource
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +21,14 @@ from structlog.testing import capture_logs
 from ingestor.config.sections import Encoder as Wanted
 from ingestor.device import open_device
 from ingestor.encoding.calibration import FILE, Calibration, recall
+from ingestor.encoding.encoder import embed
 from ingestor.encoding.loading import FEW, Loader, by_length
 from ingestor.encoding.model import resolve
 from ingestor.encoding.quality import Quality, cosines
-from ingestor.encoding.runtimes import onnx, openvino
-from ingestor.errors import ConfigError, EncoderError, IdentityMismatchError, ResourceError
-from ingestor.records import Int32s
+from ingestor.encoding.runtimes import graph, onnx, openvino
+from ingestor.errors import ConfigError, EncoderError, IdentityMismatchError, LockedError, ResourceError
+from ingestor.lock import Lock
+from ingestor.records import Int32s, loose_batch
 from tests.models import save_model
 
 pytestmark = pytest.mark.whole
@@ -69,6 +76,20 @@ async def test_openvino_gives_torchs_vectors(loader: Loader) -> None:
     assert await loader.judge(exact, nothing, None, 0.99) is None
 
 
+async def test_a_window_of_padding_alone_spoils_nothing(tmp_path: Path) -> None:
+    save_model(tmp_path, "modernbert", gentle=True)  # its windows are of 8 tokens
+    device = open_device("cpu", threads=1)
+    loader = Loader(resolve(str(tmp_path / "model")), device, tmp_path / "kept")
+    mixed = chunks(6)
+    assert max(map(len, mixed)) > 8 + min(map(len, mixed))
+    forms = [await loader.load(FLOAT32, None, nothing), await loader.torch("float32")]
+    found, expected = [
+        await device.launch(embed, loose_batch(mixed), encoder=form.encoder, device=device) for form in forms
+    ]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    await device.close()
+
+
 async def test_what_is_exported_is_loaded_the_next_time(loader: Loader) -> None:
     await loader.load(FLOAT32, None, nothing)
     (place,) = kept(loader, "openvino-")
@@ -87,6 +108,68 @@ async def test_a_damaged_export_is_told(loader: Loader) -> None:
     (place / openvino.MODEL).write_text("<net")
     with pytest.raises(ResourceError, match="OpenVINO cannot load it; remove it and run again"):
         await loader.load(FLOAT32, None, nothing)
+
+
+async def test_a_damaged_export_is_told_where_it_is_quantized(loader: Loader) -> None:
+    await loader.load(FLOAT32, None, nothing)
+    (place,) = kept(loader, "openvino-")
+    (place / "model.bin").write_bytes(b"")
+    with pytest.raises(ResourceError, match=f"^{place}: OpenVINO cannot load it; remove it and run again"):
+        await loader.load(INT8, None, some)
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "onnx"])
+async def test_what_an_export_has_no_room_for_is_told(loader: Loader, runtime: str) -> None:
+    wanted = Wanted.model_validate({"runtime": runtime})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # such writes fail, as those on a full disk do
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(ResourceError, match=rf"^{loader.folder}/{runtime}-\w+\.new: "):
+            await loader.load(wanted, None, nothing)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not [name for name in os.listdir(loader.folder) if not name.endswith(".lock")]
+    await loader.load(wanted, None, nothing)
+
+
+async def test_an_export_that_is_called_off_leaves_nothing(
+    loader: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, goes_on = threading.Event(), threading.Event()
+
+    def export(_: object, place: Path) -> None:
+        began.set()
+        goes_on.wait()
+        place.mkdir(exist_ok=True)  # as OpenVINO does
+        (place / openvino.MODEL).write_text("half")
+
+    monkeypatch.setattr(openvino, "export", export)
+    async with asyncio.timeout(20):
+        loading = asyncio.ensure_future(loader.load(FLOAT32, None, nothing))
+        await asyncio.to_thread(began.wait)
+        loading.cancel()
+        (lock,) = await asyncio.to_thread(lambda: list(loader.folder.glob("*.lock")))
+        with pytest.raises(LockedError):  # others may not begin while it writes
+            Lock.acquire(lock)
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+    assert os.listdir(loader.folder) == [lock.name]
+    Lock.acquire(lock).release()
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "onnx"])
+async def test_a_model_that_a_runtime_does_not_know_is_told(
+    loader: Loader, runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(*_: object) -> None:
+        raise RuntimeError("unordered_map::at")
+
+    monkeypatch.setattr(graph.Graph, "forward", forward)
+    with pytest.raises(EncoderError, match=r"cannot take this model \(bert\); set encoder.runtime to torch"):
+        await loader.load(Wanted.model_validate({"runtime": runtime}), None, nothing)
 
 
 async def test_no_chunks_make_no_8_bit_model(loader: Loader) -> None:
@@ -130,7 +213,9 @@ async def test_an_8_bit_model_stays_the_same(loader: Loader) -> None:
     assert (place / "model.bin").stat().st_mtime_ns == made
     np.testing.assert_array_equal(vectors, await loader.embed(again.encoder, chunks(50, seed=1)))
 
-    assert recall(loader.folder, first.calibration.id) is not None
+    recalled = recall(loader.folder, first.calibration.id)
+    assert recalled is not None
+    np.testing.assert_array_equal(recalled.probes, first.calibration.probes)
     shutil.rmtree(place)
     remade = await loader.load(INT8, first.calibration, nothing)
     assert cosines(vectors, await loader.embed(remade.encoder, chunks(50, seed=1))).min() > 0.99999
@@ -207,3 +292,14 @@ async def test_a_missing_package_says_what_to_install(
             await loader.load(wanted, None, some)
     with pytest.raises(ConfigError, match=r"ONNX Runtime is not installed .*ingestor\[onnx\]"):
         await loader.load(Wanted(runtime="onnx"), None, some)
+
+
+async def test_a_missing_package_that_exports_is_told(
+    loader: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ConfigError, match=r"needs the package onnx, .*ingestor\[onnx\]"):
+        await loader.load(Wanted(runtime="onnx"), None, some)
+    monkeypatch.setitem(sys.modules, "nncf", None)
+    with pytest.raises(ConfigError, match=r"int8 needs NNCF, .*ingestor\[openvino\]"):
+        await loader.load(INT8, None, some)

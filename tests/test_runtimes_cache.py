@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from ingestor.encoding.runtimes.cache import ABOUT, keep
 from ingestor.errors import LockedError, ResourceError
@@ -81,6 +82,26 @@ async def test_what_a_killed_run_left_is_swept_away(tmp_path: Path) -> None:
     place.rename(place.with_suffix(".new"))
     assert await keep(tmp_path, "k", KEY, Maker().make, give_up=never) == place
     assert not place.with_suffix(".new").exists()
+
+
+async def test_what_killed_runs_left_of_other_models_is_swept_away_too(tmp_path: Path) -> None:
+    for name in ("k-1", "k-2"):
+        (tmp_path / f"{name}.new").mkdir()
+    with Lock.acquire(tmp_path / "k-2.lock"):  # this one is being made
+        await keep(tmp_path, "k", KEY, Maker().make, give_up=never)
+    assert [name for name in os.listdir(tmp_path) if name.endswith(".new")] == ["k-2.new"]
+
+
+async def test_a_cancellation_ends_the_waiting_for_another_run(tmp_path: Path) -> None:
+    place = await keep(tmp_path, "k", KEY, Maker().make, give_up=never)
+    place.rename(tmp_path / "aside")
+    with capture_logs() as logs, Lock.acquire(place.with_suffix(".lock")):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await keep(tmp_path, "k", KEY, Maker().make, give_up=never)
+        async with asyncio.timeout(10):
+            await asyncio.get_running_loop().shutdown_default_executor()  # its thread has ended, too
+    assert f"held by process {os.getpid()}" in logs[0]["waiting"]
 
 
 async def test_waiting_for_another_run_is_given_up(tmp_path: Path) -> None:

@@ -138,19 +138,23 @@ class Loader:
         """
         from ingestor.encoding.runtimes import openvino, quantize
 
-        quantize.demand_library()
         about = {"recipe": QUANTIZE, "revision": self.spec.revision, "calibration": calibration.id}
 
+        async def probe(place: Path) -> tuple[Encoder, Float32s]:
+            encoder = await self._open_openvino(place, "int8")
+            return encoder, await self.embed(encoder, calibration.tokens[:PROBES])
+
         async def make(place: Path) -> None:
+            quantize.demand_library()
             await self._quantize(await self._export(openvino), place, calibration.tokens)
-            (place / FILE).write_bytes(calibration.to_bytes())
+            probes = (await probe(place))[1] if calibration.probes is None else calibration.probes
+            (place / FILE).write_bytes(replace(calibration, probes=probes).to_bytes())
 
         kept = await keep(self.folder, "openvino-int8", about, make, give_up=self.stopped)
-        encoder = await self._open_openvino(kept, "int8")
-        probes = await self.embed(encoder, calibration.tokens[:PROBES])
+        encoder, probes = await probe(kept)
         if calibration.probes is None:
             calibration = replace(calibration, probes=probes)
-        calibration.check(probes)
+        calibration.check(probes, kept)
         return Loaded(encoder, OPENVINO, "int8", calibration)
 
     async def judge(
@@ -223,7 +227,11 @@ class Loader:
 
         async def make(place: Path) -> None:
             logger().info("export", runtime=name, model=self.spec.name)
-            await self.device.launch(runtime.export, self.spec, place)
+            try:
+                await self.device.launch(runtime.export, self.spec, place)
+            except asyncio.CancelledError:
+                await self.device.launch(int)  # its turn comes when nothing is written there any more
+                raise
 
         return await keep(self.folder, name, about, make, give_up=self.stopped)
 

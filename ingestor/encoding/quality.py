@@ -59,7 +59,8 @@ class Quality:
         if least is None and not self.mean_cosine >= floor:
             raise EncoderError(
                 f"{self}; that is below encoder.quality_floor ({floor}), so nothing was written. Set"
-                " encoder.precision to auto, take another model, or lower encoder.quality_floor"
+                " encoder.precision to auto, take another model, or lower encoder.quality_floor; an int8"
+                " model that was fitted to few chunks, or to others, is made anew by --recreate"
             )
 
 

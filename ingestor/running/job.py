@@ -26,7 +26,7 @@ from ingestor.running.dry_run import copy_state
 from ingestor.running.engine import Engine
 from ingestor.running.generations import Standing
 from ingestor.sink import check_target
-from ingestor.sink.collection import check_filled
+from ingestor.sink.collection import check_filled, check_free
 from ingestor.sink.pool import SinkPool
 from ingestor.sources.listing import Listing
 from ingestor.sources.remote import Remote
@@ -226,7 +226,10 @@ async def check_identity(job: Job) -> None:
     if job.options.recreate:
         await loop.run_in_executor(job.unpack, check_target, target)
         return
-    await recall_form(job)
+    if known is not None:
+        await recall_form(job)
+    elif not (job.options.adopt or job.options.dry_run):  # what was kept of a form was of a run that failed
+        await loop.run_in_executor(job.unpack, check_free, target, job.identity)
     wiring.check_known(job.settings, orjson.loads(known or "null"), here)
     if not job.options.adopt and not await job.in_ledger(job.ledger.is_empty):
         job.warn("drift", await loop.run_in_executor(job.unpack, check_filled, target, job.identity))

@@ -117,6 +117,18 @@ def ensure(
     return found.differences(target) if found else []
 
 
+def check_free(target: Target, identity: Mapping[str, Any]) -> None:
+    """See that no collection is there, or one that may be written to.
+
+    Raises:
+        IdentityMismatchError: it holds something else; nothing was written.
+    """
+    with store_of(target) as store:
+        found = store.read()
+    if found is not None:
+        check(found, target, identity)
+
+
 def check_filled(target: Target, identity: Mapping[str, Any]) -> list[str]:
     """See that a collection is there, and is the one that a state file says has documents in it.
 

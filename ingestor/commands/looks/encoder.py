@@ -96,6 +96,7 @@ def demand(wanted: Wanted, runtime: str) -> None:
 
     if runtime == "onnx":
         onnx.choose(wanted.providers)
+        onnx.demand_exporter()
     elif wanted.precision == "int8":
         quantize.demand_library()
     else:

@@ -7,12 +7,15 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ingestor.errors import ResourceError, reason
+from ingestor.errors import LockedError, ResourceError, reason
 from ingestor.lock import Lock
+from ingestor.telemetry import logger
 
 ABOUT = "about.json"
 WAIT_S = 1800.0
@@ -33,7 +36,7 @@ async def keep(
         folder: of all that is kept.
         kind: begins the name.
         about: all that decides what is made; kept beside it.
-        make: writes files into the folder that it is given.
+        make: writes files into the folder that it is given; when it has ended, nothing writes there any more.
         give_up: ends the waiting for another run that makes the same.
 
     Raises:
@@ -44,11 +47,12 @@ async def keep(
     place = folder / f"{kind}-{hashlib.blake2b(said.encode(), digest_size=8).hexdigest()}"
     if place.exists():
         return place
-    with await asyncio.to_thread(Lock.acquire, place.with_suffix(".lock"), WAIT_S, give_up):
+    with await _held(place.with_suffix(".lock"), give_up):
         new = place.with_suffix(".new")
         try:
             if not place.exists():
-                shutil.rmtree(new, ignore_errors=True)  # of a run that was killed
+                shutil.rmtree(new, ignore_errors=True)
+                await asyncio.to_thread(_sweep, folder)
                 new.mkdir()
                 await make(new)
                 (new / ABOUT).write_text(said)
@@ -59,6 +63,30 @@ async def keep(
         finally:
             shutil.rmtree(new, ignore_errors=True)
     return place
+
+
+async def _held(path: Path, give_up: Callable[[], bool]) -> Lock:
+    """The lock; a cancellation ends the waiting for it."""
+    cancelled = threading.Event()
+
+    def acquire() -> Lock:
+        try:
+            return Lock.acquire(path)
+        except LockedError as error:
+            logger().info("models", waiting=str(error))
+        return Lock.acquire(path, WAIT_S, lambda: cancelled.is_set() or give_up())
+
+    try:
+        return await asyncio.to_thread(acquire)
+    finally:
+        cancelled.set()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what runs that were killed have left half made."""
+    for left in folder.glob("*.new"):
+        with suppress(LockedError), Lock.acquire(left.with_suffix(".lock")):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _make_durable(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from ingestor.encoding.encoder import load_model
 from ingestor.encoding.model import ModelSpec
 from ingestor.encoding.runtimes.graph import INPUTS, Graph, example, inputs_of, quiet
-from ingestor.errors import ConfigError, ResourceError, installing, one_line
+from ingestor.errors import ConfigError, EncoderError, ResourceError, installing, one_line
 
 MODEL = "model.onnx"
 _OUTPUT = "hidden"
@@ -37,12 +38,28 @@ def library() -> Any:
     return onnxruntime
 
 
+def demand_exporter() -> None:
+    """See that what writes ONNX files is installed.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if find_spec("onnx") is None:
+        raise ConfigError(
+            "encoder.runtime: onnx needs the package onnx, which is not installed here:"
+            f" {installing('onnx')}, or set encoder.runtime to torch"
+        )
+
+
 def export(spec: ModelSpec, folder: Path) -> None:
     """Write a model, in float32, as an ONNX file.
 
     Raises:
         ConfigError: what writes such files is not installed.
+        EncoderError: they cannot hold all that it does.
+        OSError: there is no room for the file.
     """
+    demand_exporter()
     graph = Graph(load_model(spec, torch.float32)).eval()
     axes = {name: {0: "rows", 1: "longest"} for name in (*INPUTS, _OUTPUT)}
     try:
@@ -57,10 +74,12 @@ def export(spec: ModelSpec, folder: Path) -> None:
                 opset_version=_OPSET,
                 dynamo=False,
             )
-    except torch.onnx.OnnxExporterError as error:
-        raise ConfigError(
-            f"encoder.runtime: onnx: the model cannot be written as ONNX: {one_line(error, 300)}"
-            f"; what it needs comes with {installing('onnx')}"
+    except OSError:
+        raise
+    except Exception as error:  # it may raise anything
+        raise EncoderError(
+            f"ONNX cannot take this model ({spec.architecture}); set encoder.runtime to torch:"
+            f" {one_line(error, 300)}"
         ) from error
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ from ingestor.encoding.runtimes.graph import EXAMPLE_SHAPE, INPUTS, Graph, examp
 from ingestor.errors import ConfigError, EncoderError, ResourceError, installing, one_line
 
 MODEL = "model.xml"
+_WINDOWED = ("modernbert",)
+"""Families with windows of attention: OpenVINO's own gives NaN where one holds padding alone."""
 _HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}  # int8: of what is not quantized
 
 
@@ -41,9 +46,13 @@ def export(spec: ModelSpec, folder: Path) -> None:
 
     Raises:
         EncoderError: OpenVINO does not know all that it does.
+        ResourceError: there is no room for the files.
     """
     ov = library()
-    graph = Graph(load_model(spec, torch.float32)).eval()
+    model = load_model(spec, torch.float32)
+    if spec.architecture in _WINDOWED:
+        model.set_attn_implementation("eager")
+    graph = Graph(model).eval()
     inputs = [(ov.PartialShape([-1] * len(EXAMPLE_SHAPE)), ov.Type.i64)] * len(INPUTS)
     try:
         with quiet(), torch.inference_mode():
@@ -53,7 +62,38 @@ def export(spec: ModelSpec, folder: Path) -> None:
             f"OpenVINO cannot take this model ({spec.architecture}); set encoder.runtime to torch:"
             f" {one_line(error, 300)}"
         ) from error
-    ov.save_model(found, folder / MODEL, compress_to_fp16=False)
+    save(found, folder)
+
+
+def save(model: Any, folder: Path) -> None:
+    """Write a model's files.
+
+    Raises:
+        ResourceError: there is no room for them, or the disk fails.
+    """
+    try:
+        library().save_model(model, folder / MODEL, compress_to_fp16=False)
+    except RuntimeError as error:  # it does not say why
+        free = shutil.disk_usage(folder).free >> 20
+        raise ResourceError(
+            f"{folder}: OpenVINO cannot write a model there, {free:,} MiB are free; make room on the disk and"
+            f" run again: {one_line(error, 300)}"
+        ) from error
+
+
+@contextmanager
+def loading(folder: Path) -> Iterator[None]:
+    """Tell of files that OpenVINO cannot read.
+
+    Raises:
+        ResourceError: they are damaged, or of a later version.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise ResourceError(
+            f"{folder}: OpenVINO cannot load it; remove it and run again: {one_line(error, 300)}"
+        ) from error
 
 
 class OpenVinoHidden:
@@ -76,12 +116,8 @@ class OpenVinoHidden:
             "PERFORMANCE_HINT": "LATENCY",
             "ENABLE_CPU_PINNING": False,  # other processes need these cores, too
         }
-        try:
+        with loading(folder):
             compiled = library().Core().compile_model(folder / MODEL, "CPU", options)
-        except RuntimeError as error:
-            raise ResourceError(
-                f"{folder}: OpenVINO cannot load it; remove it and run again: {one_line(error, 300)}"
-            ) from error
         self._request = compiled.create_infer_request()
 
     def __call__(self, tokens: Tensor, real: Tensor | None) -> Tensor:

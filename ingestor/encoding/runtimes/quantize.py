@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ingestor.encoding.runtimes.graph import INPUTS
-from ingestor.encoding.runtimes.openvino import MODEL, library
+from ingestor.encoding.runtimes.openvino import MODEL, library, loading, save
 from ingestor.errors import ConfigError, EncoderError, installing, one_line
 from ingestor.records import Int32s
 
@@ -40,23 +40,24 @@ def quantize(source: Path, target: Path, chunks: Sequence[Int32s]) -> None:
 
     Raises:
         EncoderError: NNCF cannot do it.
+        ResourceError: the files in `source` cannot be read, or there is no room for new ones.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # it draws progress bars there
     warnings.simplefilter("ignore")
-    ov = library()
-    import nncf
-
-    nncf.set_log_level(logging.ERROR)
-    model = ov.Core().read_model(source / MODEL)
-    dataset = nncf.Dataset([_inputs(ids) for ids in chunks])
-    kind = nncf.ModelType.TRANSFORMER
+    with loading(source):
+        model = library().Core().read_model(source / MODEL)
     try:
+        import nncf
+
+        nncf.set_log_level(logging.ERROR)
+        dataset = nncf.Dataset([_inputs(ids) for ids in chunks])
+        kind = nncf.ModelType.TRANSFORMER
         found = nncf.quantize(model, dataset, model_type=kind, subset_size=len(chunks))
     except Exception as error:  # it may raise anything, and not all of that can be sent to another process
         raise EncoderError(
             f"encoder.precision: NNCF cannot make an 8-bit model of this one: {one_line(error, 300)}"
         ) from None
-    ov.save_model(found, target / MODEL, compress_to_fp16=False)
+    save(found, target)
 
 
 def _inputs(ids: Int32s) -> dict[str, Any]:
