@@ -102,6 +102,13 @@ MISTAKES = [
     ),
     M("CONFIG --set encoder.truncate_dim=99", 2, "is for real models", "encoder.truncate_dim", "set hash:99"),
     # the machine
+    M(
+        "CONFIG --set pipeline.prepare_processes=99999",
+        2,
+        "not '99999'",
+        "pipeline.prepare_processes",
+        "to 1024",
+    ),
     M("CONFIG --set pipeline.buffer_bytes=9", 2, "hold no vector", "pipeline.buffer_bytes", "at least 32"),
     M("CONFIG --set pipeline.buffers=999999999", 1, "of shared memory", "/dev/shm", "lower pipeline"),
     M("CONFIG --set state=c.yaml/s", 2, "lock file cannot be made", "c.yaml/s.lock", "name a folder"),

@@ -12,6 +12,7 @@ from ingestor.config.values import (
     AtLeast0,
     AtLeast1,
     Port,
+    Processes,
     Section,
     Size,
     Text,
@@ -115,9 +116,9 @@ class Encoder(Section):
 class Pipeline(Section):
     """Processes and buffers."""
 
-    prepare_processes: Literal["auto"] | AtLeast1 = "auto"
+    prepare_processes: Literal["auto"] | Processes = "auto"
     """Processes that parse, cut and tokenize."""
-    sink_processes: Literal["auto"] | AtLeast1 = "auto"
+    sink_processes: Literal["auto"] | Processes = "auto"
     """Processes that write points; fixed for an embedded collection once it is made."""
     buffers: Annotated[int, Field(ge=2)] = 8
     """Slots of shared memory between the encoder and the writers."""

@@ -56,6 +56,8 @@ def a_device(device: str) -> str:
 Texts = Annotated[tuple[str, ...], BeforeValidator(as_list), Field(min_length=1)]
 AtLeast0 = Annotated[int, Field(ge=0)]
 AtLeast1 = Annotated[int, Field(ge=1)]
+Processes = Annotated[int, Field(ge=1, le=1024)]
+"""No machine has use for more, and a slip of the finger would take all of its memory."""
 Port = Annotated[int, Field(ge=1, le=65535)]
 Size = Annotated[ByteSize, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
