@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
 
 
 class Section(BaseModel):
@@ -37,8 +37,12 @@ def a_collection(name: str) -> str:
 
 def a_url(url: str) -> str:
     """Refuse what would fail later, without repeating the URL: it may hold a secret."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of brackets, or of a port
+        known = False
+    if not known:
         raise ValueError("should be like http://localhost:6333 or https://host:6333")
     if parts.username or parts.password or parts.query:
         raise ValueError("should hold no secret: put the key into QDRANT_API_KEY")
@@ -53,11 +57,17 @@ def a_device(device: str) -> str:
     return device
 
 
+def in_64_bits(number: Any) -> Any:
+    if number >= 1 << 63:
+        raise ValueError("should fit into 64 bits")
+    return number
+
+
 Texts = Annotated[tuple[str, ...], BeforeValidator(as_list), Field(min_length=1)]
-AtLeast0 = Annotated[int, Field(ge=0)]
-AtLeast1 = Annotated[int, Field(ge=1)]
+AtLeast0 = Annotated[int, Field(ge=0), AfterValidator(in_64_bits)]
+AtLeast1 = Annotated[int, Field(ge=1), AfterValidator(in_64_bits)]
 Processes = Annotated[int, Field(ge=1, le=1024)]
 """No machine has use for more, and a slip of the finger would take all of its memory."""
 Port = Annotated[int, Field(ge=1, le=65535)]
-Size = Annotated[ByteSize, Field(ge=1)]
+Size = Annotated[ByteSize, Field(ge=1), AfterValidator(in_64_bits)]
 Text = Annotated[str, Field(min_length=1)]
