@@ -91,6 +91,7 @@ def test_an_8_bit_model_that_nothing_knows_is_told(place):
         store.write_identity({**(store.identity() or {}), "calibration": fitted.id})
     lost = f"the 8-bit model {fitted.id} is not in models: bring it back there"
     assert lost in place.ask("status", "--rebuild").err
+    assert f"8-bit model {fitted.id}, which the state file does not know" in place.run(code=4).errors[0]
     kept.mkdir(parents=True)
     (kept / FILE).write_bytes(fitted.to_bytes())
     assert "8-bit" not in place.ask("status", "--rebuild").err

@@ -97,8 +97,8 @@ class Calibration:
                 ends = np.cumsum(file["lengths"])
                 revision, tokens = str(file["revision"]), tuple(np.split(file["tokens"], ends[:-1]))
                 probes = file["probes"]
-        except (OSError, EOFError, LookupError, TypeError, BadZipFile, zlib.error) as error:
-            raise ValueError(f"it is damaged: {error}") from error
+        except (OSError, EOFError, LookupError, TypeError, ValueError, BadZipFile, zlib.error) as error:
+            raise ValueError("it is damaged") from error
         return cls(revision, tokens, probes if len(probes) else None)
 
 

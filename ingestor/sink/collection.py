@@ -136,7 +136,8 @@ def check_filled(target: Target, identity: Mapping[str, Any]) -> list[str]:
         Where it is not what the configuration asks for.
 
     Raises:
-        IdentityMismatchError: it is gone, or belongs to another state file; nothing was written.
+        IdentityMismatchError: it is gone, belongs to another state file, or has an 8-bit model that the state
+            file does not know; nothing was written.
     """
     with store_of(target) as store:
         known, settings = store.identity(), store.settings()
@@ -147,6 +148,13 @@ def check_filled(target: Target, identity: Mapping[str, Any]) -> list[str]:
             " to embed everything anew"
         )
     check_state(known, target, identity)
+    there = known.get("calibration")
+    if there and there != identity.get("calibration"):
+        raise IdentityMismatchError(
+            f"{target}: it was written with the 8-bit model {there}, which the state file does not know;"
+            " nothing was written. `status --rebuild` finds it in the folder `models` beside it, if it"
+            " is there; --recreate embeds everything anew"
+        )
     return differences(settings, target)
 
 

@@ -35,8 +35,8 @@ def demand_library() -> None:
 def quantize(source: Path, target: Path, chunks: Sequence[Int32s]) -> None:
     """Write the model in `source` with weights and products in eight bits, their ranges taken from chunks.
 
-    The ranges are fixed then: a text's vector does not depend on the batch that it is in. Runs in a process
-    of its own.
+    The ranges are fixed then: a text's vector hardly depends on the batch that it is in. Runs in a process of
+    its own.
 
     Raises:
         EncoderError: NNCF cannot do it.
