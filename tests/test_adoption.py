@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ingestor.encoding.calibration import FILE, Calibration
 from ingestor.errors import IdentityMismatchError
 from ingestor.running import engine
 from ingestor.sink import Target
+from ingestor.sink.collection import store_of
 from tests.running import DIMENSION, Workplace, documents, failing, run_here
 from tests.sinks import embedded, ids_of, make, payload_of, points_of, served, stored, vectors_of, write
 
@@ -105,6 +110,25 @@ async def test_what_is_not_adopted_is_refused_before_anything_is_made_for_it(pla
     assert isinstance(failure, IdentityMismatchError)
     assert "it was written from another state file" in str(failure)
     assert not (place.folder / "other.sqlite3").exists()
+
+
+async def test_the_8_bit_model_of_a_collection_is_adopted_with_it(place, target):
+    await run_here(place)
+    ours = Calibration("sha256:a", (np.arange(5, dtype=np.int32),), np.ones((1, 3), np.float32))
+    with store_of(target) as store:
+        store.write_identity({**(store.identity() or {}), "calibration": ours.id})
+    failure = await failing(place, OTHER_STATE, adopt=True)
+    assert isinstance(failure, IdentityMismatchError)
+    assert f"the 8-bit model {ours.id}, which is not in models" in str(failure)
+    kept = place.folder / "models" / "a"
+    kept.mkdir(parents=True)
+    (kept / FILE).write_bytes(ours.to_bytes())
+    await run_here(place, OTHER_STATE, adopt=True)
+    with store_of(target) as store:
+        assert (store.identity() or {})["calibration"] == ours.id
+    with closing(sqlite3.connect("other.sqlite3")) as file:
+        ((stored,),) = file.execute("SELECT value FROM meta WHERE name = 'calibration'")
+    assert Calibration.from_bytes(stored).id == ours.id
 
 
 async def test_there_must_be_something_to_adopt(place, target):

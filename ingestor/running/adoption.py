@@ -7,12 +7,14 @@ those that are too many go; documents that the source does not have stay, unknow
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import closing
+from typing import Any
 
+from ingestor.encoding.calibration import Calibration, recall
 from ingestor.errors import IdentityMismatchError
 from ingestor.running import wiring
-from ingestor.running.job import Job
+from ingestor.running.job import Job, name_form
 from ingestor.sink import Target, open_reader
 from ingestor.sink.collection import check, store_of
 from ingestor.state.identity import document_key, origin_of
@@ -36,9 +38,14 @@ async def take_over(job: Job) -> bool:
     """
     target, loop = wiring.target_of(job.settings, job.spec), asyncio.get_running_loop()
     is_filled = not await job.in_ledger(job.ledger.is_empty)
-    if not await loop.run_in_executor(job.unpack, is_strange, target, job.identity, is_filled):
+    theirs = await loop.run_in_executor(job.unpack, strange, target, job.identity, is_filled)
+    if theirs is None:
         return True
+    job.calibration = await loop.run_in_executor(job.unpack, fitted, job, theirs)
     await job.in_ledger(job.ledger.disown)
+    if job.calibration:
+        await job.in_ledger(job.ledger.set_meta, "calibration", job.calibration.to_bytes())
+    name_form(job)
     pages = claims(target)
     with job.progress.doing("looking through the collection"), closing(pages):
         while (claim := await loop.run_in_executor(job.unpack, next, pages, None)) is not None:
@@ -49,8 +56,26 @@ async def take_over(job: Job) -> bool:
     return True
 
 
-def is_strange(target: Target, identity: dict[str, object], is_filled: bool) -> bool:
-    """Whether there is a collection that is not this state file's yet.
+def fitted(job: Job, theirs: Mapping[str, Any]) -> Calibration | None:
+    """What the 8-bit model of a collection was fitted to, if it has one: its documents that stay need it.
+
+    Raises:
+        IdentityMismatchError: it is not among the models that are kept.
+    """
+    if (id_ := theirs.get("calibration")) is None:
+        return None
+    models = wiring.kept_models(job.settings)
+    if (found := recall(models, id_)) is None:
+        raise IdentityMismatchError(
+            f"collection {job.settings.qdrant.collection!r} was written with the 8-bit model {id_}, which is"
+            f" not in {models}; nothing was written. Bring it back there, or --recreate to embed everything"
+            " anew with another one"
+        )
+    return found
+
+
+def strange(target: Target, identity: dict[str, object], is_filled: bool) -> dict[str, Any] | None:
+    """The identity of a collection that is there and not this state file's yet.
 
     Args:
         is_filled: the state file has documents that it takes for stored.
@@ -66,9 +91,10 @@ def is_strange(target: Target, identity: dict[str, object], is_filled: bool) -> 
             " another one. Nothing was written; --recreate embeds everything anew"
         )
     if found is None:
-        return False
+        return None
     check(found, target, identity, adopt=True)
-    return (found.identity or {}).get("state") != identity.get("state")
+    theirs = found.identity or {}
+    return theirs if theirs.get("state") != identity.get("state") else None
 
 
 def claims(target: Target) -> Generator[Claim, None, None]:
