@@ -23,14 +23,14 @@ MIB, GIB = 1 << 20, 1 << 30
     ("wanted", "text_bytes", "tokens_per_s", "pays"),
     [
         ("auto", 40 * GIB, 9e6, True),  # sixteen minutes of MiniLM
-        ("auto", 20 * GIB, 9e6, False),  # eight of it
+        ("auto", 10 * GIB, 9e6, False),  # four of it
         ("auto", 20 * GIB, 0.7e6, True),  # and an hour and a half of a large model
         ("auto", 100 * MIB, 0.7e6, False),
         ("on", 0, 9e6, True),
         ("off", 1000 * GIB, 1e3, False),
     ],
 )
-def test_compiling_pays_when_there_are_ten_minutes_of_work(
+def test_compiling_pays_when_there_are_five_minutes_of_work(
     wanted: str, text_bytes: int, tokens_per_s: float, pays: bool
 ) -> None:
     assert compiling_pays(wanted, text_bytes, tokens_per_s) is pays

@@ -102,7 +102,7 @@ class Encoder(Section):
     token_budget: Literal["auto"] | AtLeast1 = "auto"
     """Tokens in one batch; `auto` is measured at the start on a GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile on a GPU; `auto`: when ten minutes of work or more lie ahead, in fp8 one minute."""
+    """torch.compile on a GPU; `auto`: when five minutes of work or more lie ahead, in fp8 one minute."""
 
     @model_validator(mode="after")
     def is_a_form(self) -> Encoder:

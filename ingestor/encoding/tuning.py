@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from ingestor.device import Device
     from ingestor.encoding.encoder import Encoder
 
-COMPILING_PAYS_S = 600.0
-"""Compiling takes about ten seconds before the first batch; the model is 9 % faster then. That is won back
-after two minutes, if all of the work is new and the GPU is what limits it.
+COMPILING_PAYS_S = 300.0
+"""Compiling takes about ten seconds before the first batch; the model is 9 to 18 % faster then. That is won
+back after one to two minutes, if all of the work is new and the GPU is what limits it.
 """
 COMPILING_EIGHT_BITS_PAYS_S = 60.0
 """The same in eight bits, where a compiled model is 2.5 times as fast."""
