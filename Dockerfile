@@ -11,12 +11,12 @@ ENV PATH=/opt/ingestor/bin:$PATH
 WORKDIR /src
 # The version of torch is the one in constraints.txt; for CUDA it comes from PyPI, for CPUs, smaller, from here.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-# Others: openvino (encoder.runtime, precision int8).
+# Others: openvino (encoder.runtime, precision int8), onnx. What is given takes the place of all of these.
 ARG EXTRAS=quickstart,html,http,s3,gcs,azure
 # Dependencies are a layer of their own: a change of the code does not fetch them again.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY ingestor/__init__.py ingestor/
-RUN pip install -c constraints.txt --extra-index-url "$TORCH_INDEX" ".[quickstart,http,s3,gcs,azure]"
+RUN pip install -c constraints.txt --extra-index-url "$TORCH_INDEX" ".[$EXTRAS]"
 COPY ingestor ingestor
 RUN pip install --no-deps --force-reinstall .
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -106,6 +107,16 @@ def test_shared_memory_is_enough(compose):
     for name, rows in (("ingestor", CPU_SLOT_ROWS), ("ingestor-gpu", gpu_rows(LARGE_BUDGET, LARGE_BUDGET))):
         needed = BufferLayout("", slots, rows, LARGE_DIMENSION).nbytes
         assert needed <= size(compose["services"][name]["shm_size"].replace("gb", "GB")), name
+
+
+def test_the_image_takes_the_extras_that_are_asked_for(dockerfile):
+    [extras] = [line.removeprefix("ARG EXTRAS=") for line in dockerfile if line.startswith("ARG EXTRAS=")]
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras.split(",")) <= set(known)
+    [install] = [
+        line for line in dockerfile if line.startswith("RUN pip install") and "-c constraints" in line
+    ]
+    assert '".[$EXTRAS]"' in install
 
 
 def test_the_image_has_a_user_and_takes_signals(dockerfile):

@@ -176,6 +176,15 @@ def test_the_table_of_families_holds():
     ]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_rows_of_tables_have_all_cells(page):
+    """One that lacks a cell shows the others in the wrong columns."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        head, *rows = [len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()]
+        assert set(rows) == {head}, table
+
+
 def texts_of(path: Path) -> Iterator[str]:
     """The texts in a module, with … for what is filled in."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
