@@ -170,7 +170,11 @@ def search(
     ] = False,
     where: Annotated[
         list[str] | None,
-        typer.Option("--filter", metavar="FIELD=VALUE", help="Only such points; may be given again."),
+        typer.Option(
+            "--filter",
+            metavar="FIELD=VALUE",
+            help="Only such points; may be given again. Digits are a number, in quotes text: year='\"7\"'.",
+        ),
     ] = None,
     as_json: AsJson = False,
     overrides: Overrides = None,

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,15 +12,17 @@ from ingestor import cli
 from ingestor.commands.status import model as model_named
 from ingestor.lock import Lock
 from ingestor.sink.folder import read_manifest, write_manifest
+from ingestor.sink.server_reader import _equal
 
 CONFIG = """
-source: {paths: [shards], metadata_fields: [kind, year]}
+source: {paths: [shards], metadata_fields: [kind, year, dry, wet]}
 chunk: {overlap_tokens: 0}
 encoder: {model: "hash:64", device: cpu}
 qdrant: {path: qdrant, collection: small}
 state: state.sqlite3
 """
 TEXTS = ["a river in the north", "a mountain in the south", "the history of salt"]
+MORE: list[dict[str, Any]] = [{"dry": True}, {}, {"wet": "true"}]
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +31,8 @@ def folder(tmp_path_factory) -> Path:
     (made / "c.yaml").write_text(CONFIG)
     (made / "shards").mkdir()
     lines = [
-        json.dumps({"id": n, "text": text, "kind": "even" if n % 2 == 0 else "odd", "year": 2000 + n})
-        for n, text in enumerate(TEXTS)
+        json.dumps({"id": n, "text": text, "kind": "odd" if n % 2 else "even", "year": 2000 + n} | more)
+        for n, (text, more) in enumerate(zip(TEXTS, MORE, strict=True))
     ]
     (made / "shards" / "a.jsonl").write_text("\n".join(lines) + "\n")
     command = [sys.executable, "-m", "ingestor", "--config", "c.yaml", "--no-progress"]
@@ -83,7 +86,11 @@ def test_search_with_many_queries_keeps_their_order(ask, folder):
 
 
 @pytest.mark.parametrize(
-    ("condition", "found"), [("kind=even", {"0", "2"}), ("year=2001", {"1"}), ("year=1", set())]
+    ("condition", "found"),
+    [
+        *(("kind=even", {"0", "2"}), ("year=2001", {"1"}), ("year=1", set())),
+        *(("document=1", set()), ('document="1"', {"1"}), ("wet=true", {"2"})),
+    ],
 )
 def test_search_with_a_filter(ask, condition, found):
     _, out, _ = ask("search", "salt", "--exact", "--json", "--filter", condition)
@@ -113,6 +120,24 @@ def test_search_warns_of_a_filter_by_a_field_that_is_not_there(ask):
     assert said.startswith("warning: --filter: none of the first 3 points has 'knid' (there are: chunk, ")
     assert "kind" in said
     assert ask("search", "salt", "--filter", "year=1")[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("document=01", "'document' is text there; write --filter 'document=\"01\"'"),
+        ("dry=true", "the embedded engine cannot compare 'dry' with true; a server can"),
+    ],
+)
+def test_search_says_how_to_ask_for_what_is_kept_otherwise(ask, condition, said):
+    """Ids are text in payloads, and so is each cell of a CSV file."""
+    code, out, err = ask("search", "salt", "--filter", condition)
+    assert (code, out.splitlines()[1]) == (0, "  nothing found")
+    assert err == f"warning: --filter: {said}\n"
+
+
+def test_a_server_compares_truth_values():
+    assert _equal("dry", True).field.match.boolean is True
 
 
 def test_search_warns_of_a_long_query(ask):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ Warn = Callable[[str], None]
 SHOWN_CHARACTERS = 300
 NOT_FOR_FILTERS = {"text"}
 NUMBER = re.compile(r"-?\d{1,20}")
+TRUTH = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,8 @@ def a_query(said: str | dict[str, Any], where: str) -> Query:
 
 
 def read_filter(where: Sequence[str]) -> dict[str, str | int]:
-    """`field=value` as a condition; a value of digits is a number, one in quotes is text, and so is a number
-    that is too large for the collection, which keeps it as text.
+    """`field=value` as a condition: digits are a number, `true` and `false` truth values, what is in quotes
+    is text, and so is a number that is too large for the collection, which keeps it as text.
 
     Raises:
         ConfigError: it is not written so.
@@ -98,6 +99,8 @@ def read_filter(where: Sequence[str]) -> dict[str, str | int]:
             raise ConfigError(f"--filter {condition}: write --filter field=value")
         if NUMBER.fullmatch(value) and int(value) in INT64:
             found[field] = int(value)
+        elif value in TRUTH:
+            found[field] = TRUTH[value]
         else:
             found[field] = value[1:-1] if value[:1] == value[-1:] == '"' and len(value) > 1 else value
     return found
@@ -122,26 +125,38 @@ def search(
     settings = stand(settings, spec).of_live()
     with ExitStack() as stack:
         stack.enter_context(alone(settings))
-        reader = open_reader(wiring.target_of(settings, spec))
+        target = wiring.target_of(settings, spec)
+        reader = open_reader(target)
         stack.callback(reader.close)
         check_model(reader, spec, settings)
         texts = [query.text for query in queries]
         vectors = embed(settings, spec, reader, texts, prompt=spec.query_prompt, too_long=too_long)
         found = reader.search(vectors, hits, exact=exact, filter=conditions)
         if conditions and not any(found):
-            for said in unknown_fields(reader, conditions):
+            for said in mistaken(reader, where, conditions, embedded=target.url is None):
                 warn(said)
     return map(Answer, queries, found)
 
 
-def unknown_fields(reader: Reader, conditions: Iterable[str]) -> Iterator[str]:
-    """Say which fields none of the first points has; a path is followed up to its first list."""
+def mistaken(
+    reader: Reader, where: Sequence[str], conditions: Mapping[str, str | int], *, embedded: bool
+) -> Iterator[str]:
+    """Say which fields none of the first points has, and which the condition does not suit.
+
+    A path is followed up to its first list.
+    """
+    written = {path: value for path, _, value in (condition.partition("=") for condition in where)}
     page = next(reader.scan(), [])
     names = sorted({name for point in page for name in point.payload} - NOT_FOR_FILTERS)
-    for path in conditions:
-        if page and all(find(point.payload, path.partition("[")[0]) is MISSING for point in page):
+    for path, value in conditions.items():
+        values = [find(point.payload, path.partition("[")[0]) for point in page]
+        if page and all(one is MISSING for one in values):
             there = f"none of the first {len(page):,} points has {path!r} (there are: {', '.join(names)})"
             yield f"--filter: {there}"
+        elif not isinstance(value, str) and any(isinstance(one, str) for one in values):
+            yield f"--filter: {path!r} is text there; write --filter '{path}=\"{written[path]}\"'"
+        elif isinstance(value, bool) and embedded:
+            yield f"--filter: the embedded engine cannot compare {path!r} with {written[path]}; a server can"
 
 
 def as_json(answers: Iterator[Answer]) -> Iterator[str]:

@@ -44,7 +44,7 @@ class EmbeddedReader:
     ) -> list[list[Hit]]:
         """The k nearest chunks of each of float32[n, dimension], best first."""
         conditions: list[Any] = [
-            edge.FieldCondition(key=key, match=edge.MatchValue(value=value))
+            edge.FieldCondition(key=key, match=edge.MatchValue(value=_word(value)))
             for key, value in (filter or {}).items()
         ]
         return [self._nearest(vector, k, exact, edge.Filter(must=conditions)) for vector in vectors.tolist()]
@@ -112,3 +112,8 @@ class EmbeddedReader:
         """Let go of the collection."""
         while self._shards:
             self._shards.pop().close()
+
+
+def _word(value: str | int) -> str | int:
+    """A truth value as text: the engine takes it for a number, and compares no truth values."""
+    return str(value).lower() if isinstance(value, bool) else value
