@@ -48,6 +48,9 @@ def execute(arguments: list[str]) -> int:
     try:
         return command.main(with_command(arguments), **options) or 0
     except USAGE_ERROR as error:
+        if not arguments:
+            typer.echo(error.format_message(), err=True)  # the help
+            return 2
         complain(f"{error.format_message().rstrip('.')}; see --help")
         return 2
     except IngestorError as error:

@@ -82,9 +82,11 @@ def configure_logging(log_format: LogFormat) -> None:
 
 
 def _unadorned(_: Any, level: str, event: dict[str, Any]) -> dict[str, Any]:
-    """Leave time and level to what needs a look; all else looks like the other lines of a run."""
+    """Leave time and level to what needs a look; all else, and what is in words, looks like other lines."""
     if level == "info":
         del event["timestamp"], event["level"]
+    if text := event.pop("text", None):
+        event["event"] = f"{event['event']:<{NAME_WIDTH}} {text}"
     return event
 
 

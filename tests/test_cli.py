@@ -188,6 +188,7 @@ def test_usage_errors(config, pipeline, capsys, arguments, said):
     assert said in err
     assert "Traceback" not in err
     assert len(err.splitlines()) == 1 or not arguments
+    assert arguments or "error:" not in err  # the help, as it is
     assert not pipeline.calls
 
 

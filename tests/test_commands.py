@@ -181,7 +181,7 @@ def test_search_in_a_collection_of_eight_bits_with_a_model_of_more(ask, folder):
     finally:
         write_manifest(place, manifest)
     assert (code, out) == (4, "")
-    assert "precision: 'int8' there, None here" in err
+    assert "precision: 'int8' there, 16 or 32 bits here" in err
 
 
 def test_where_nothing_is_yet(ask, folder):

@@ -101,6 +101,16 @@ def test_text_says_what_happened_and_what_to_do(report):
     assert lines[-1].startswith("failures    12 open; ")
 
 
+def test_text_of_a_dry_run_claims_nothing(report):
+    """Nothing was embedded or deleted, and no command can list what was not kept."""
+    report.dry_run, report.failures_open, report.documents.deleted, report.points.deleted = True, 12, 50, 52
+    lines = report.text().splitlines()
+    assert "points      none written, a dry run; 52 to delete; 512,000 tokens to embed" in lines
+    assert json.loads(report.to_json())["dry_run"] is True
+    assert any("50 would delete" in line for line in lines)
+    assert lines[-1] == "failures    12 open; mend the shards and run again, or raise failures.tolerate"
+
+
 def test_written_whole_or_not_at_all(report, tmp_path):
     path = tmp_path / "report.json"
     path.write_text("old")

@@ -67,7 +67,7 @@ async def test_rows_of_other_lengths_are_refused(tmp_path: Path, name: str, tab:
 @pytest.mark.parametrize(
     ("content", "kind", "said"),
     [
-        ("id,body\n1,a\n", "missing_column", "no column 'text'; there are 'id', 'body'"),
+        ("id,body\n1,a\n", "missing_column", "no column 'text', see source.text_field"),
         ("ID,text\n1,a\n", "missing_column", "no column 'id'"),
         ("id;text\n1;a\n", "missing_column", "there are 'id;text'"),
         ("id,text,text\n1,a,b\n", "wrong_format", "'text'"),

@@ -176,7 +176,10 @@ async def test_missing_columns_are_named_beside_those_there_are(
     tmp_path: Path, fields: Fields, lacking: str
 ) -> None:
     kind, detail = await told(tmp_path, {"id": [1], "text": ["T"], "doc": [{"a": "b"}]}, fields)
-    assert (kind, detail) == ("missing_column", f"no column '{lacking}'; there are 'id', 'text', 'doc'")
+    assert (kind, detail) == (
+        "missing_column",
+        f"no column '{lacking}', see source.text_field and source.id_field; there are 'id', 'text', 'doc'",
+    )
 
 
 async def test_two_columns_of_one_name(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ def test_an_event_is_a_line_on_stderr(capsys, log_format):
         assert (found["event"], found["level"], found["token_budget"]) == ("encoder", "info", 1024)
     else:
         assert line == "encoder     device=cpu token_budget=1024"
+        telemetry.logger().info("quality", text="cosine 0.99", chunks=2)
+        assert capsys.readouterr().err == "quality     cosine 0.99 chunks=2\n"
         telemetry.logger().warning("retry", byte=7)
         assert re.fullmatch(r"\d{4}-\S+ \[warning *\] retry +byte=7\n", capsys.readouterr().err)
 

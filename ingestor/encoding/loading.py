@@ -187,7 +187,7 @@ class Loader:
         exact = (await self.torch("float32")).encoder
         expected, found = await self.embed(exact, chunks), await self.embed(loaded.encoder, chunks)
         quality = compare(expected, found, runtime=loaded.runtime, precision=loaded.precision)
-        logger().info("quality", found=str(quality))
+        logger().info("quality", text=str(quality))
         return quality
 
     async def embed(self, encoder: Encoder, chunks: Sequence[Int32s]) -> Float32s:

@@ -53,7 +53,8 @@ async def fill_account(job: Job, report: Report, seconds: float) -> None:
     documents.read, documents.unchanged = tally.read, tally.unchanged
     documents.duplicates, documents.failed = tally.duplicates, tally.failed
     documents.skipped, documents.rejected = tally.skipped.total(), tally.rejected_records
-    if job.options.dry_run:
+    report.dry_run = job.options.dry_run
+    if report.dry_run:
         documents.would_index = tally.indexed
     else:
         documents.indexed = tally.indexed

@@ -234,4 +234,13 @@ def differing(there: Mapping[str, Any] | None, here: Mapping[str, Any] | None) -
     """What differs between two vector identities, in words; "" where they are the same."""
     there, here = there or {}, here or {}
     names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
-    return "; ".join(f"{name}: {there.get(name)!r} there, {here.get(name)!r} here" for name in names)
+    return "; ".join(
+        f"{name}: {_word(name, there.get(name))} there, {_word(name, here.get(name))} here" for name in names
+    )
+
+
+def _word(name: str, value: Any) -> str:
+    """A value of a vector identity; where there is none, what that means."""
+    if value is None:
+        return "16 or 32 bits" if name == "precision" else "none"
+    return repr(value)

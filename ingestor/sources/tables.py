@@ -34,7 +34,10 @@ def check_columns(columns: Sequence[str], fields: Fields) -> None:
 def missing_column(lacking: Sequence[str], columns: Sequence[str]) -> SourceError:
     """Says which columns are not there, and which are."""
     shown = ", ".join(map(repr, columns[:MOST_SHOWN])) + (", ..." if len(columns) > MOST_SHOWN else "")
-    return SourceError("missing_column", f"no column {', '.join(map(repr, lacking))}; there are {shown}")
+    named = ", ".join(map(repr, lacking))
+    return SourceError(
+        "missing_column", f"no column {named}, see source.text_field and source.id_field; there are {shown}"
+    )
 
 
 def document_of(

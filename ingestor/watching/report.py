@@ -93,6 +93,7 @@ class Report:
 
     Attributes:
         status: complete, stopped or failed; failed until the run says otherwise.
+        dry_run: nothing was written; what counts as embedded and deleted would be.
         failures_open: rejected and failed documents and shard errors, of this run and of earlier ones whose
             shard is unchanged.
         alias, live: what searches ask for, and the collection that it pointed at.
@@ -101,6 +102,7 @@ class Report:
     """
 
     status: Literal["complete", "stopped", "failed"] = "failed"
+    dry_run: bool = False
     exit_code: int = 1
     target: str = ""
     collection: str = ""
@@ -174,6 +176,8 @@ class Report:
         fields = dataclasses.asdict(self)
         if self.alias is None:
             del fields["alias"], fields["live"]
+        if not self.dry_run:
+            del fields["dry_run"]
         stages = {
             name: {key: round(seconds, 3) for key, seconds in times.items()}
             for name, times in fields.pop("stages").items()
@@ -200,18 +204,19 @@ class Report:
         yield self.status, f"collection {self.collection}, {self.target}, in {self.seconds:,.1f} s"
         shards, points, tokens = self.shards, self.points, self.tokens
         yield "shards", counts({"seen": shards.seen, "unchanged": shards.unchanged, "failed": shards.failed})
-        documents = {
-            KEPT if name == "left" else name: n for name, n in dataclasses.asdict(self.documents).items()
-        }
+        names = {"left": KEPT} | ({"deleted": "would delete"} if self.dry_run else {})
+        documents = {names.get(name, name): n for name, n in dataclasses.asdict(self.documents).items()}
         yield "documents", counts(documents, always=("read",))
         if self.skipped_by_kind:
             yield "skipped", counts(self.skipped_by_kind)
         if self.rejected_by_kind:
             yield "refused", counts(self.rejected_by_kind)
-        yield (
-            "points",
-            f"{points.upserted:,} written, {points.deleted:,} deleted; {tokens.embedded:,} tokens embedded",
-        )
+        if self.dry_run:
+            deleted = f"{points.deleted:,} to delete; " if points.deleted else ""
+            yield "points", f"none written, a dry run; {deleted}{tokens.embedded:,} tokens to embed"
+        else:
+            written = f"{points.upserted:,} written, {points.deleted:,} deleted"
+            yield "points", f"{written}; {tokens.embedded:,} tokens embedded"
         if points.upserted:
             yield (
                 "rates",
@@ -238,9 +243,10 @@ class Report:
             yield "refused", f"and more; --report FILE has {len(self.refused):,} of them"
         if self.failures_open:
             mend = "settings" if any(warning.kind == NO_DOCUMENT for warning in self.warnings) else "shards"
+            listed = "" if self.dry_run else "`failures` lists them: "  # a dry run keeps none
             yield (
                 "failures",
-                f"{self.failures_open:,} open; `failures` lists them: mend the {mend} and run again, or raise"
+                f"{self.failures_open:,} open; {listed}mend the {mend} and run again, or raise"
                 " failures.tolerate",
             )
         if self.documents.withheld:

@@ -106,7 +106,11 @@ def _tiles(progress: Progress) -> Iterator[tuple[str, str, str]]:
     yield "documents", f"{done:,}", f"{short(rates['documents_per_s'])} a second"
     yield "unchanged", f"{documents.unchanged:,}", f"of {documents.read:,} read"
     yield "tokens", short(tally.tokens), f"{short(rates['tokens_per_s'])} a second"
-    yield "points", f"{report.points.upserted:,}", f"{report.points.deleted:,} deleted"
+    yield (
+        "points",
+        f"{report.points.upserted:,}",
+        f"{report.points.deleted:,} {'to delete' if report.dry_run else 'deleted'}",
+    )
     yield "failures open", f"{report.failures_open:,}", "of this run and earlier ones"
     if report.bottleneck:
         share = report.stages[report.bottleneck].busy_s / max(report.seconds, 1e-9)
