@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -74,3 +78,20 @@ async def test_up_and_down() -> None:
     assert slot.flags[:2].tolist() == [1, 0]
     await device.close()
     buffers.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libgomp is Linux's")
+@pytest.mark.parametrize(
+    ("asked", "turns"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
+)
+def test_threads_of_torch_do_not_spin_for_long(asked: dict[str, str], turns: str | None) -> None:
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    shown = subprocess.run(
+        [sys.executable, "-c", "import ingestor.device"],
+        env=bare | {"OMP_DISPLAY_ENV": "verbose"} | asked,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
+    (found,) = re.findall(r"GOMP_SPINCOUNT = '(\w+)'", shown)
+    assert found == turns if turns else int(found) > 1_000_000

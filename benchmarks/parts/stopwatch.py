@@ -23,7 +23,6 @@ BUDGETS = {"int8": 2048}
 
 def ours(runtime: str, precision: str, kept: str, passages: list[str]) -> Callable[[], Any]:
     import numpy as np
-    import torch
 
     from ingestor.config.sections import Encoder as Wanted
     from ingestor.device import open_device
@@ -35,7 +34,6 @@ def ours(runtime: str, precision: str, kept: str, passages: list[str]) -> Callab
     from ingestor.records import loose_batch
     from ingestor.running.engine import CPU_TOKEN_BUDGET
 
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
     device, spec = open_device("cpu"), resolve(MODEL)
     tokenizer = load_tokenizer(spec)
 
