@@ -181,6 +181,12 @@ def test_another_holds_the_lock(place, capfd):
     assert "--lock-wait" in said
 
 
+def test_a_run_that_waited_in_vain_is_not_told_to_wait(place, capfd):
+    with Lock.acquire(Path("state.sqlite3.lock")):
+        assert cli.execute(words("CONFIG --no-progress --lock-wait 0.1")) == 5
+    assert "--lock-wait" not in capfd.readouterr().err
+
+
 @pytest.mark.slow
 def test_no_server_is_there(place, capfd):
     """Port 1 is nobody's; a run would be told the same, with exit code 1."""

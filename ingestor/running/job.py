@@ -184,7 +184,8 @@ async def _lock(
 ) -> None:
     """Lock the state file and the engine's folder against other runs, in a thread: it may wait."""
     loop = asyncio.get_running_loop()
-    advice = "" if options.retry else A_RUN_CAN_WAIT  # `failures --retry` has no such option
+    told = options.retry or options.lock_wait_s  # `failures --retry` has no such option
+    advice = "" if told else A_RUN_CAN_WAIT
     for path in filter(None, (wiring.state_lock(settings), wiring.engine_lock(settings))):
         with progress.doing("waiting for another run to end"):
             held = await loop.run_in_executor(
