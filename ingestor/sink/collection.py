@@ -144,8 +144,8 @@ def check_filled(target: Target, identity: Mapping[str, Any]) -> list[str]:
     if known is None:
         raise IdentityMismatchError(
             f"{target}: the state file has documents stored there, but there is no such collection of this"
-            " program; nothing was written. Name the collection that belongs to the state file, or --recreate"
-            " to embed everything anew"
+            " program; nothing was written. Name the collection that belongs to the state file, and its"
+            " server or folder; another collection and state, or --recreate, embed everything anew"
         )
     check_state(known, target, identity)
     there = known.get("calibration")
