@@ -132,6 +132,7 @@ async def _work(job: Job, report: Report) -> None:
             return
         # The ledger forgets first: the other way round, a crash between the two would hide the loss.
         await job.in_ledger(ledger.forget)
+        job.identity["state"] = ledger.state_id
     plan = await plan_run(job)
     await job.in_ledger(ledger.failures.set_listing, job.listing.errors)
     begin_account(job, report, plan)

@@ -153,6 +153,19 @@ def test_collection_that_is_gone(tmp_path, qdrant_server, again):
     assert not qdrant_server.calls("Collections/Create")
 
 
+def test_collection_that_a_recreation_elsewhere_left_behind(tmp_path):
+    """It is not taken for the one that the state file knows now."""
+    place = Workplace(tmp_path)
+    place.write("a.jsonl", documents(5))
+    place.run()
+    place.configure(qdrant={"path": "elsewhere"})
+    refused(place, 4, "things", "state file has documents", "--recreate")
+    assert place.run("--recreate").documents == {"read": 5, "indexed": 5}
+    assert place.run().documents == {"read": 5, "unchanged": 5}
+    place.configure()
+    refused(place, 4, "things", "another state file")
+
+
 def test_engine_folder_that_another_process_holds(filled):
     filled.configure()
     shard = edge.EdgeShard.load(str(filled.folder / "qdrant" / "things" / "0"))

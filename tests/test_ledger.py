@@ -177,7 +177,9 @@ def test_a_recreation_that_was_cut_short_is_remembered(ledger):
     ledger.set_identity("{}")
     for name in ("calibration", "quality"):
         ledger.set_meta(name, b"of the old model")
+    before = ledger.state_id
     ledger.forget()
+    assert before != ledger.state_id == ledger.meta("state_id")
     assert ledger.meta("calibration") is ledger.meta("quality") is None
     assert ledger.meta("recreate") is not None
     ledger.set_identity("{}")

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+from uuid import uuid4
 
 import numpy as np
 
@@ -136,10 +137,15 @@ class Ledger:
         self.state_id = state_id
 
     def forget(self) -> None:
-        """Forget all documents, and that the collection must be made anew: until `set_identity`."""
+        """Forget all documents, and that the collection must be made anew: until `set_identity`.
+
+        The name goes, too: a collection that stays, of the embedded engine or on another server, is not this
+        state file's any more.
+        """
         with self._file:
             self._file.execute("BEGIN")
             self._clear()
+            self.take_over(str(uuid4()))
             self._file.execute("INSERT OR REPLACE INTO meta VALUES ('recreate', '1')")
 
     def disown(self) -> None:
