@@ -6,6 +6,6 @@ __version__ = "0.1.0"
 
 # Threads of torch wait for each other at the end of each product. Left alone, libgomp has them turn in
 # circles for milliseconds meanwhile; on a machine that does other work, too, that is time taken from the
-# thread that is waited for. 1,000 turns are what libgomp takes where it knows of more threads than cores.
+# thread that is waited for. 10,000 turns cost an idle machine little (docs/performance.md).
 if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is imported
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # read when torch is imported

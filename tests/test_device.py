@@ -82,7 +82,7 @@ async def test_up_and_down() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libgomp is Linux's")
 @pytest.mark.parametrize(
-    ("asked", "turns"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
+    ("asked", "turns"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
 )
 def test_threads_of_torch_do_not_spin_for_long(asked: dict[str, str], turns: str | None) -> None:
     bare = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
