@@ -142,7 +142,11 @@ def test_a_whole_run_leaves_its_counters(tmp_path):
 def test_the_exit_code_is_that_which_holds(tmp_path):
     place = Workplace(tmp_path, metrics={"textfile": "things.prom"})
     place.write("a.jsonl", documents(3))
-    place.run("--report", "shards", code=1)  # complete, but a folder is no place for a report
+    (tmp_path / "out").mkdir()
+    process = place.start_run("--report", "out/r.json")
+    eventually(place.state.exists)
+    (tmp_path / "out").rmdir()  # complete, but there is no place for the report any more
+    assert place.end(process).code == 1
     text = (tmp_path / "things.prom").read_text()
     assert value(text, "ingestor_exit_code") == 1
     assert "ingestor_last_success_timestamp_seconds{" not in text
