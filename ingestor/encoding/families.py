@@ -20,6 +20,7 @@ class Family:
         positions_after_padding: positions count on from the padding token's number.
         takes_any_mask: also one that is added to attention's scores as it is.
         mask_by_layer: takes a mapping of masks, one for each kind of layer.
+        windowed: some layers look at a window of tokens.
     """
 
     packs: bool = True
@@ -27,6 +28,7 @@ class Family:
     positions_after_padding: bool = False
     takes_any_mask: bool = False
     mask_by_layer: bool = False
+    windowed: bool = False
 
 
 _BERT = Family(float16_is_safe=True, takes_any_mask=True)
@@ -38,9 +40,9 @@ FAMILIES = {
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "mpnet": Family(packs=False, positions_after_padding=True, takes_any_mask=True),
-    "modernbert": Family(mask_by_layer=True),
+    "modernbert": Family(mask_by_layer=True, windowed=True),
     "nomic_bert": Family(),
     "qwen3": Family(mask_by_layer=True),
-    "gemma3_text": Family(mask_by_layer=True),
+    "gemma3_text": Family(mask_by_layer=True, windowed=True),
 }
 PACKED = sorted(name for name, family in FAMILIES.items() if family.packs)

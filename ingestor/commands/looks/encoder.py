@@ -81,7 +81,7 @@ def encoder(known: Known) -> Look:
     if runtime != "torch":
         said = f"the first run makes what {RUNTIMES[runtime]} computes of it"
         demand(wanted, runtime)
-    elif not of_its_own(wanted.precision):  # in eight bits a run compiles the model, and is far faster
+    elif not of_its_own(wanted.precision):  # in eight bits a long run compiles the model, and is far faster
         known.tokens_per_s = speed
     yield OK, f"loaded in {took:,.1f} s, its vectors are finite; {said}"
 

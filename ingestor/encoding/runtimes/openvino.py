@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from ingestor.encoding.encoder import load_model
+from ingestor.encoding.families import FAMILIES
 from ingestor.encoding.model import ModelSpec
 from ingestor.encoding.runtimes.graph import EXAMPLE_SHAPE, INPUTS, Graph, example, inputs_of, quiet
 from ingestor.errors import ConfigError, EncoderError, ResourceError, installing, one_line
 
 MODEL = "model.xml"
-_WINDOWED = ("modernbert",)
-"""Families with windows of attention: OpenVINO's own gives NaN where one holds padding alone."""
 _HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}  # int8: of what is not quantized
 
 
@@ -50,7 +49,7 @@ def export(spec: ModelSpec, folder: Path) -> None:
     """
     ov = library()
     model = load_model(spec, torch.float32)
-    if spec.architecture in _WINDOWED:
+    if FAMILIES[spec.architecture].windowed:  # OpenVINO's own gives NaN where a window holds padding alone
         model.set_attn_implementation("eager")
     graph = Graph(model).eval()
     inputs = [(ov.PartialShape([-1] * len(EXAMPLE_SHAPE)), ov.Type.i64)] * len(INPUTS)
